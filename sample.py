@@ -22,7 +22,7 @@ from model.checkpoint import LoadedRun, load_run, newest_run
 from model.generate.beams import beam_search
 from model.generate.decode import decode
 from model.generate.encoder import embed, fill_masks
-from model.generate.logits_processor import FORCED, RULES, LogitsProcessor
+from model.generate.logits_processor import RULES, LogitsProcessor
 from model.generate.options import choose_sampling, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt
 from model.generate.stream import TextStream
@@ -244,12 +244,9 @@ class Sampler:
 def generation_rules(run: LoadedRun, options: Namespace) -> dict[str, Any]:
     """The rules of an imported model, but for what the command line says otherwise."""
     found = run.config["generation"]
-    rules = {name: found[name] for name in RULES if found.get(name)}
+    rules = {name: found[name] for name in RULES if found.get(name) is not None}
     if options.repetition_penalty is not None:
         rules.pop("repetition_penalty", None)
-    for special, name in FORCED.items():
-        if special in run.tokenizer.specials:
-            rules[name] = run.tokenizer.specials[special]
     return rules
 
 

@@ -165,9 +165,10 @@ def loop(
         lr = set_lr(run.optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
         clock = time.perf_counter() - start
-        result = update(run, train_module, next(batches), clock)
+        rows = next(batches)
+        result = update(run, train_module, rows, clock)
         state.step += 1
-        state.tokens += run_length.tokens_per_step
+        state.tokens += rows.n_tokens  # of all processes
         state.seconds = result.seconds
         run.ema.update(state.step)
         log.step(state, progress, result.losses, lr=lr, grad_norm=result.grad_norm)

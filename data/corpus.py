@@ -86,7 +86,8 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
-    corpus = prepare(source, trainer, objective.specials)
+    verify = bool(config.resume)  # then all tokens must be those that the run has seen
+    corpus = prepare(source, trainer, objective.specials, verify)
     loader = TokenLoader if objective.input_kind == "text" else PairLoader
 
     weights = getattr(source, "weights", {})

@@ -1,11 +1,13 @@
 """Loaders: the batch of any step. Its examples, and every draw about them, follow from
 (seed, step)."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import signature
 from itertools import islice, pairwise
 from typing import Any
 
@@ -18,7 +20,7 @@ from data.shuffle import drawn, hash_seed, mixed_ids, permutation, random_words
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 
-SORT_GROUP = 128  # batches of pairs that are sorted by length together
+SORT_GROUP = 128  # batches of pairs that are sorted by length together, at most
 SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by those of their targets
 
 
@@ -85,6 +87,12 @@ class Loader:
         """A batch of an evaluation."""
         raise NotImplementedError
 
+    def make_batch(self, *examples: Any, step: int | None = None) -> Batch:
+        """An objective gets the step if its batch() has a parameter of this name."""
+        build = self.objective.batch
+        options = {"step": step} if "step" in signature(build).parameters else {}
+        return build(*examples, self.tokenizer, **options)
+
     def rests(self, ids: range) -> Iterator[Batch]:
         """What comes after the examples, if these are all of a source."""
         return iter(())
@@ -114,14 +122,19 @@ class TokenLoader(Loader):
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
         starts = self.starts[self.ids(positions)]
-        return self.read(starts, self.seed, positions)
+        return self.read(starts, self.seed, positions, step=step)
 
     def seq_len(self, step: int) -> int:
         """Tokens per row of a batch."""
         return self.objective.seq_len
 
     def read(
-        self, starts: ndarray, seed: int | str, numbers: ndarray, width: int | None = None
+        self,
+        starts: ndarray,
+        seed: int | str,
+        numbers: ndarray,
+        width: int | None = None,
+        step: int | None = None,
     ) -> Batch:
         """Draws for a row depend on its number, not on the rows beside it."""
 
@@ -130,7 +143,7 @@ class TokenLoader(Loader):
 
         width = width or self.objective.seq_len + self.objective.lookahead
         rows = self.part.windows(starts, width)
-        return self.objective.batch(rows, draw, self.tokenizer)
+        return self.make_batch(rows, draw, step=step)
 
     def make(self, ids: ndarray) -> Batch:
         return self.read(self.starts[ids], "evaluation", ids)
@@ -178,20 +191,27 @@ class PairLoader(Loader):
         self.group_batches = lru_cache(1)(self.sorted_group)
 
     def batch(self, step: int) -> Batch:
-        return self.make(self.batch_ids(step))
+        return self.make_batch(*self.texts(self.batch_ids(step)), step=step)
 
     def batch_ids(self, step: int) -> ndarray:
-        """SORT_GROUP batches are sorted by length together, then taken in random order."""
-        group, turn = divmod(step, SORT_GROUP)
-        return self.group_batches(group)[turn]
+        """Groups of batches are sorted by length together, then taken in random order. No group goes
+        beyond an epoch, so that no pair is seen twice before another one; the step in which the next
+        epoch begins is a group of its own."""
+        epoch = step * self.batch_size // self.n
+        first = math.ceil(epoch * self.n / self.batch_size)
+        end = (epoch + 1) * self.n // self.batch_size  # the step that goes on into the next epoch
+        if step == end:
+            return self.group_batches(step, 1)[0]
+        group, turn = divmod(step - first, SORT_GROUP)
+        start = first + group * SORT_GROUP
+        return self.group_batches(start, min(SORT_GROUP, end - start))[turn]
 
-    def sorted_group(self, group: int) -> ndarray:
+    def sorted_group(self, step: int, n_steps: int) -> ndarray:
         """(batch, pair)"""
-        n = SORT_GROUP * self.batch_size
-        ids = self.sort(self.ids(group * n + np.arange(n)))
-        seed = hash_seed("turns", self.seed, group)
-        turns = permutation(np.arange(SORT_GROUP), SORT_GROUP, seed)
-        return ids.reshape(SORT_GROUP, self.batch_size)[turns]
+        positions = step * self.batch_size + np.arange(n_steps * self.batch_size)
+        ids = self.sort(self.ids(positions))
+        turns = permutation(np.arange(n_steps), n_steps, hash_seed("turns", self.seed, step))
+        return ids.reshape(n_steps, self.batch_size)[turns]
 
     def sort(self, ids: ndarray) -> ndarray:
         """In an order in which neighbors have similar source and target lengths."""
@@ -205,7 +225,7 @@ class PairLoader(Loader):
         return int(widths.max(0).sum())
 
     def make(self, ids: ndarray) -> Batch:
-        return self.objective.batch(*self.texts(ids), self.tokenizer)
+        return self.make_batch(*self.texts(ids))
 
     def texts(self, ids: ndarray) -> list[list[ndarray]]:
         """[sources, targets], or [ids, masks] of conversations"""

@@ -4,9 +4,9 @@ The names given to draw() are seeds: with other names, the same seed gives other
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -23,16 +23,22 @@ TooLong = Literal["drop", "truncate", "error"]
 MeanLength = Annotated[float, Bounds(least=1)]
 
 
-class Batch(NamedTuple):
+@dataclass
+class Batch:
     """What a step takes: rows of a text, or pairs that are padded."""
 
     inputs: dict[str, Tensor]  # keyword arguments of the model's hidden()
     targets: Tensor  # (B, T)
-    count: int  # type: ignore[assignment]  # of targets; not that of tuple
+    count: int  # of targets
+    n_tokens: int = 0  # without padding; parts of a batch keep that of the whole
+
+    def __iter__(self) -> Iterator[Any]:
+        """The arguments of LossModule."""
+        yield from (self.inputs, self.targets, self.count)
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         inputs = {name: function(x) for name, x in self.inputs.items()}
-        return Batch(inputs, function(self.targets), self.count)
+        return replace(self, inputs=inputs, targets=function(self.targets))
 
     def to(self, device: torch.device) -> "Batch":
         is_gpu = device.type == "cuda"  # elsewhere a copy may be read before it is there
@@ -57,17 +63,23 @@ class Batch(NamedTuple):
         return part.recount()
 
     def recount(self) -> "Batch":
-        return self._replace(count=int((self.targets != IGNORE_INDEX).sum()))
+        return replace(self, count=int((self.targets != IGNORE_INDEX).sum()))
 
 
-def make_batch(targets: ndarray | Tensor, **inputs: ndarray | Tensor) -> Batch:
+def make_batch(
+    targets: ndarray | Tensor, n_tokens: int | None = None, **inputs: ndarray | Tensor
+) -> Batch:
+    """n_tokens: of the text that is in it, if its rows of targets are padded or not as long."""
     tensors = {name: torch.as_tensor(x) for name, x in inputs.items()}
-    return Batch(tensors, torch.as_tensor(targets), 0).recount()
+    targets = torch.as_tensor(targets)
+    n = targets.numel() if n_tokens is None else n_tokens
+    return Batch(tensors, targets, 0, n).recount()
 
 
 class Objective:
     """Base of all kinds. Those of text have batch(rows, draw, tokenizer), whose rows are `seq_len`
-    tokens and `lookahead` more; of pairs and conversations see Seq2Seq and Chat."""
+    tokens and `lookahead` more; of pairs and conversations see Seq2Seq and Chat. A batch() with a
+    parameter `step` gets that, or None in an evaluation."""
 
     input_kind = "text"  # or pairs, or chat
     items = "sequences"  # that it is trained on
@@ -91,7 +103,7 @@ class NextToken(Objective):
         self.document_mask = document_mask
 
     def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
-        inputs = {"tokens": rows[:, :-1]}
+        inputs: dict[str, Any] = {"tokens": rows[:, :-1]}
         if self.document_mask:  # an end token begins the document that follows it
             is_first = inputs["tokens"] == tokenizer.specials["end"]
             inputs["documents"] = is_first.cumsum(1)
@@ -183,6 +195,7 @@ class Span(Objective):
             np.insert(target, target.shape[1], special["end"], axis=1),
             source=collapse_spans(rows, is_removed, sentinels),
             tokens=np.insert(target, 0, special["start"], axis=1),
+            n_tokens=rows.size,
         )
 
 
@@ -244,6 +257,7 @@ class Seq2Seq(Objective):
         pad = tokenizer.pad
         start = tokenizer.start
         tokens = [np.insert(target[:-1], 0, start) for target in targets]
+        n_tokens = sum(map(len, sources)) + sum(map(len, targets))
         inputs = {}
 
         if self.prefix_lm:  # up to the start token, which predicts the first target
@@ -260,7 +274,7 @@ class Seq2Seq(Objective):
             inputs["source_visible"] = pad_rows(visible, False)
 
         inputs["tokens"] = pad_rows(tokens, pad)
-        return make_batch(pad_rows(targets, IGNORE_INDEX), **inputs)
+        return make_batch(pad_rows(targets, IGNORE_INDEX), n_tokens=n_tokens, **inputs)
 
 
 @dataclass
@@ -285,7 +299,9 @@ class Chat(Objective):
         tokens = pad_rows([ids[:-1] for ids in rows], tokenizer.pad)
         targets = pad_rows([ids[1:] for ids in rows], IGNORE_INDEX)
         is_target = pad_rows([mask[1:] for mask in masks], False)
-        return make_batch(targets.where(is_target > 0, IGNORE_INDEX), tokens=tokens)
+        targets = targets.where(is_target > 0, IGNORE_INDEX)
+        n_tokens = sum(map(len, rows)) - len(rows)
+        return make_batch(targets, n_tokens=n_tokens, tokens=tokens)
 
 
 def pad_rows(rows: list[ndarray], value: int) -> Tensor:

@@ -35,8 +35,9 @@ from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
 
-FORMAT = 5  # of a corpus in the cache
-LOOKAHEAD = 256  # documents; of fewer, at least one goes to validation
+FORMAT = 6  # of a corpus in the cache
+ORDER = "epochs"  # of pairs; text has its own
+LOOKAHEAD = 256  # documents; fewer are few
 JOB_BYTES = 1 << 19  # encoded at a time by a thread
 MAX_NAMED = 5  # of the documents that are skipped
 LARGE = 10**7  # bytes of text, which may take a while
@@ -54,10 +55,12 @@ class Chunk(NamedTuple):
         return sum(len(text.encode()) for text in self.texts)
 
 
-def split_chunks(source: Source, skipped: list[str]) -> Iterator[Chunk]:
+def split_chunks(
+    source: Source, skipped: list[str], held_out: "HeldOut | None" = None
+) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation. `skipped` gets an item for each
     document that is left out."""
-    for split, document in split_documents(source, skipped):
+    for split, document in split_documents(source, skipped, held_out or hold_out([source])):
         if source.input_kind != "text":
             yield Chunk(split, list(document.chunks()), True, document.name)
             continue
@@ -70,34 +73,72 @@ def split_chunks(source: Source, skipped: list[str]) -> Iterator[Chunk]:
         yield Chunk(split, [last], is_last=True)
 
 
-def split_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, Document]]:
-    """Each document with its split. A single one is cut: its end is for validation."""
-    hashed = hashed_documents(source, skipped)
-    if held_out := source.held_out():
-        yield from ((TRAIN, document) for _, document in hashed)
-        for part in held_out:
-            for _, document in hashed_documents(part, skipped):
-                yield VALIDATION, document
+class HeldOut(NamedTuple):
+    """What is for validation, by the hash of each document."""
+
+    shares: dict[float, float]  # of some documents: how much is for training
+    fraction: float  # of the others
+
+
+def hold_out(sources: list[Source]) -> HeldOut:
+    """One held-out set for all sources: none trains on what another one validates on. Files of val_path
+    come first, then the documents of the smallest source. Of few documents at least one is held out; of
+    a single text, its end."""
+    shares: dict[float, float] = {}
+    fraction = 0.0
+    firsts: list[tuple[Source, list[float]]] = []
+
+    for source in sources:
+        skipped: list[str] = []
+        first = list(islice(hashed_documents(source, skipped), LOOKAHEAD))
+        if not first:
+            reason = skipped[0] if skipped else "what was found is empty"
+            raise DataError(f"there is no text: {reason}")
+
+        parts = source.held_out()
+        if not parts:
+            fraction = max(fraction, source.val_fraction)
+            firsts.append((source, [number for number, _ in first]))
+        elif len(sources) > 1:  # alone, a source may validate on what it trains on
+            for part in parts:
+                shares |= {number: 0.0 for number, _ in hashed_documents(part, [])}
+
+    for source, numbers in sorted(firsts, key=lambda first: len(first[1])):
+        undecided = {*numbers} - shares.keys()
+        if len(numbers) == LOOKAHEAD or not undecided:
+            continue
+        shares |= {number: float(number > fraction) for number in undecided}
+        if len(numbers) == 1 and source.input_kind == "text":
+            shares[numbers[0]] = 1 - fraction
+        elif all(shares[number] == 1 for number in numbers):
+            shares[min(undecided)] = 0.0
+
+    return HeldOut(shares, fraction)
+
+
+def split_documents(
+    source: Source, skipped: list[str], held_out: HeldOut
+) -> Iterator[tuple[str, Document]]:
+    """Each document with its split. `skipped` gets an item for each that is left out."""
+    parts = source.held_out()
+    for number, document in hashed_documents(source, skipped):
+        share = held_out.shares.get(number, float(number > held_out.fraction))
+        pieces = cut(document, share)
+        yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
+
+    for part in parts:  # and nothing else is for validation
+        for _, document in hashed_documents(part, skipped):
+            yield VALIDATION, document
+
+
+def cut(document: Document, share: float) -> Iterator[tuple[str, Document]]:
+    if share in (0, 1):
+        yield TRAIN if share else VALIDATION, document
         return
-
-    first = list(islice(hashed, LOOKAHEAD))
-    if not first:
-        reason = skipped[0] if skipped else "what was found is empty"
-        raise DataError(f"there is no text: {reason}")
-
-    if len(first) == 1 and source.input_kind == "text":
-        [(_, document)] = first
-        length = sum(map(len, document.chunks()))
-        cut = int(length * (1 - source.val_fraction))
-        yield TRAIN, Document(document.name, slice_chunks(document.chunks(), 0, cut))
-        yield VALIDATION, Document(document.name, slice_chunks(document.chunks(), cut, length))
-        return
-
-    highest = source.val_fraction
-    if len(first) < LOOKAHEAD:  # at least one is for validation
-        highest = max(highest, min(number for number, _ in first))
-    for number, document in chain(first, hashed):
-        yield VALIDATION if number <= highest else TRAIN, document
+    length = sum(map(len, document.chunks()))
+    end = int(length * share)
+    for split, start, stop in ((TRAIN, 0, end), (VALIDATION, end, length)):
+        yield split, Document(document.name, slice_chunks(document.chunks(), start, stop))
 
 
 def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float, Document]]:
@@ -143,7 +184,9 @@ def settings_of(source: Source) -> dict[str, Any]:
     return settings | {"cache": None}  # which may be moved
 
 
-def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus:
+def prepare(
+    source: Source, trainer: Trainer, specials: Sequence[str], verify: bool = False
+) -> Corpus:
     """The corpus of a source, from the cache or built now."""
     root = expand_user(source.cache)
     root.mkdir(parents=True, exist_ok=True)
@@ -152,7 +195,8 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
     version = [file for member in members for file in member.version()]
     kinds = [type(part).__name__ for part in (*members, trainer)]
     settings = map(settings_of, members)
-    options = json.dumps([kinds, *settings, vars(trainer), specials])
+    order = [] if source.input_kind == "text" else [ORDER]
+    options = json.dumps([kinds, *settings, vars(trainer), specials, *order])
     code = "".join(map(code_of, (*members, trainer)))
     content = json.dumps([FORMAT, version, options + code])
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
@@ -166,7 +210,7 @@ def prepare(source: Source, trainer: Trainer, specials: Sequence[str]) -> Corpus
                 with atomic_folder(folder) as draft, progress_bar(n_bytes) as report:
                     tokenize(draft, members, trainer, specials, options, report)
 
-    corpus = Corpus(folder)
+    corpus = Corpus(folder, verify)
     if n := len(corpus.skipped):
         first = "\n  ".join(corpus.skipped[:MAX_NAMED])
         warn(f"{n:,} rows or files were skipped, the first of them:\n  {first}")
@@ -199,13 +243,14 @@ def tokenize(
 ) -> None:
     """Train the tokenizer, and write the corpus."""
     skipped: list[str] = []
+    held_out = hold_out(sources)
     is_chat = sources[0].input_kind == "chat"
 
     def texts(include_val: bool) -> Iterator[str]:
         """Of the sources of a mix in turn."""
         if is_chat:
             yield ":\n"  # of the plain template, beside the roles
-        turns = zip_longest(*(split_chunks(source, []) for source in sources))
+        turns = zip_longest(*(split_chunks(source, [], held_out) for source in sources))
         for chunk in filter(None, chain.from_iterable(turns)):
             if include_val or chunk.split == TRAIN:
                 yield from chunk.texts
@@ -222,7 +267,7 @@ def tokenize(
     ):
         for source in sources:
             limit = train.n_tokens + (getattr(source, "max_tokens", None) or sys.maxsize)
-            jobs = batch_chunks(split_chunks(source, skipped))
+            jobs = batch_chunks(split_chunks(source, skipped, held_out))
             for encoded in prefetch(to_ids, jobs, workers, 2 * workers):
                 for chunk, ids in encoded:
                     if train.n_tokens < limit:

@@ -206,11 +206,16 @@ TABLES: dict[str, Callable[..., Rows]] = {
 }
 
 
+def suffix_of(path: Path) -> str:
+    """What kind of file it is, compressed or not."""
+    name = path.with_suffix("") if path.suffix in COMPRESSED else path
+    return name.suffix.lower()
+
+
 def table_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     """If there are all of the fields, only they are read. An error is yielded in place of what
     cannot be read: others may follow."""
-    name = path.with_suffix("") if path.suffix in COMPRESSED else path
-    kind = name.suffix.lower()
+    kind = suffix_of(path)
     try:
         if kind not in TABLES:
             known = ", ".join(TABLES)

@@ -120,11 +120,16 @@ class Text(Files):
 
     split_on: Literal["file", "line"]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if str(self.path).endswith(".jsonl"):
-            hint = "data=table reads one of its fields, data=chat conversations"
-            raise ValueError(f"{self.path} is a table: {hint}")
+    def files(self) -> list[Path]:
+        found = super().files()
+        kinds = readers.TABLES.keys() - {".json"}  # often the settings of a program
+        tables = [path for path in found if readers.suffix_of(path) in kinds]
+        if tables:
+            hint = "data=table reads one of their fields, data=chat conversations"
+            others = "a glob such as 'folder/**/*.txt' selects other files"
+            count = f"{len(tables)} tables, such as {tables[0]}"
+            raise DataError(f"data.path={self.path} has {count}; {hint}, and {others}")
+        return found
 
     def documents(self) -> Iterator[Document]:
         for path in self.files():

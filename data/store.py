@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 
 TRAIN = "train"
 VALIDATION = "validation"
+BLOCK = 1 << 18  # bytes that have a checksum
+SAMPLED = 64  # blocks of a file that are verified at each start
 
 
 def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
@@ -45,16 +48,28 @@ class TokenWriter:
         self.ends.close()
 
 
+def checksums(path: Path, every: int = 1) -> list[int]:
+    """CRC-32 of the blocks of a file, or of every n-th."""
+    sums = []
+    with path.open("rb") as file:
+        for start in range(0, path.stat().st_size, every * BLOCK):
+            file.seek(start)
+            sums.append(zlib.crc32(file.read(BLOCK)))
+    return sums
+
+
 def write_index(
     folder: Path, options: str, tokenizer: Tokenizer, parts: list[TokenWriter], skipped: list[str]
 ) -> None:
     """Sync what was written, and add its counts, the tokenizer, and a hash of it all."""
     state = tokenizer.state()
     content = hashlib.sha256(json.dumps([options, state]).encode())
+    sums = {}
     for path in sorted(folder.iterdir()):
         content.update(sync_file(path).encode())
+        sums[path.name] = checksums(path)
 
-    index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped}
+    index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped, "sums": sums}
     for part in parts:
         index[part.split] = {
             "n_bytes": part.n_bytes,
@@ -102,7 +117,8 @@ class TokenFile:
 class Corpus:
     """The tokenizer, and the train and validation splits."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, verify: bool) -> None:
+        """verify: all of its bytes are those that were written, not only a sample of them."""
         self.folder = folder
 
         try:
@@ -110,6 +126,10 @@ class Corpus:
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
             self.content_hash = index["content"]
             self.skipped = index["skipped"]
+            for name, sums in index["sums"].items():
+                every = 1 if verify else max(1, len(sums) // SAMPLED)
+                if checksums(folder / name, every) != sums[::every]:
+                    raise ValueError(f"{name} is not as it was written")
             vocab_size = self.tokenizer.vocab_size
             self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
             self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])

@@ -52,13 +52,16 @@ class LayeredStack(Stack):
     def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
         """self.position is that of the model, and the only one that adds to the embeddings."""
         attentions: list[Any] = [block.attention for block in self.blocks]
-        distinct = [(config.position, attentions[0].rotary_dim)]
+        pairs = zip(self.layers, attentions, strict=True)
+        own = [(layer.position, attention.rotary_dim) for layer, attention in pairs]
+        # the first layer may have no positions, and no rotary channels
+        usual = next((size for node, size in own if node == config.position), own[0][1])
+        distinct = [(config.position, usual)]
         self.context_keys = []  # of each layer, (index of its position encoding, window)
-        for layer, attention in zip(self.layers, attentions, strict=True):
-            own = (layer.position, attention.rotary_dim)
-            if own not in distinct:
-                distinct.append(own)
-            self.context_keys.append((distinct.index(own), attention.sliding_window))
+        for key, attention in zip(own, attentions, strict=True):
+            if key not in distinct:
+                distinct.append(key)
+            self.context_keys.append((distinct.index(key), attention.sliding_window))
 
         encodings = []
         for node, rotary_dim in distinct:

@@ -157,8 +157,9 @@ class Checkpointer:
             hint = f"init_from={self.folder} trains from it"
             raise CheckpointError(f"{self.folder} was imported and has not been trained; {hint}")
         if stored["dataset"] != state.dataset:
-            changed = "the text has changed, or is that of another data.path"
-            raise DataError(f"{changed}, since {self.folder} was trained on it; restore it")
+            changed = "the text, or the order that this version gives it, has changed"
+            hint = f"restore it, or train from init_from={self.folder}"
+            raise DataError(f"{changed} since {self.folder} was trained on it; {hint}")
         for name in vars(state):
             setattr(state, name, stored[name])
         with self.run.swapped():

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -122,7 +123,7 @@ def shuffle_sources(batch: Batch) -> Batch:
     for name in inputs:
         if name.startswith("source"):
             inputs[name] = inputs[name].roll(1, 0)
-    return batch._replace(inputs=inputs)
+    return replace(batch, inputs=inputs)
 
 
 def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
@@ -152,6 +153,8 @@ def exact_match(
         correct += decode(row["prediction"]) == decode(row["target"])
         if file:
             texts = {name: tokenizer.decode(ids) for name, ids in row.items()}
+            if run.data.objective.input_kind == "chat":  # its turns end with special tokens
+                texts["source"] = decode(row["source"])
             file.write(json.dumps(texts) + "\n")
     return correct, len(rows)
 

@@ -86,27 +86,38 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = Registry(
 
 class RunLength:
     """A run ends at the first of train.steps, tokens, epochs and minutes that is reached, or when
-    train.patience is over. Of the loader it takes tokens_per_example and, for epochs, n."""
+    train.patience is over. Of the loader it takes tokens_per_example and, for epochs, n. Its batches
+    may have more or fewer tokens than usual: the number of steps of train.tokens is an estimate then,
+    for the schedule."""
 
     def __init__(self, train: TrainConfig, loader: Any) -> None:
         self.tokens_per_step = round(train.batch_size * loader.tokens_per_example)
-        steps = [math.inf if train.steps is None else train.steps]
-        if train.tokens is not None:
-            steps.append(math.ceil(train.tokens / self.tokens_per_step))
+        self.max_steps = math.inf if train.steps is None else train.steps
         if train.epochs is not None:
-            steps.append(math.ceil(train.epochs * loader.n / train.batch_size))
-        self.steps = min(steps)
+            steps = math.ceil(train.epochs * loader.n / train.batch_size)
+            self.max_steps = min(self.max_steps, steps)
+        self.tokens = math.inf if train.tokens is None else train.tokens
         self.seconds = math.inf if train.minutes is None else 60 * train.minutes
         self.patience = train.patience
 
+        self.steps = self.max_steps
+        self.whole_tokens = math.inf  # of whole steps
+        if train.tokens is not None:
+            steps = math.ceil(train.tokens / self.tokens_per_step)
+            self.whole_tokens = steps * self.tokens_per_step
+            self.steps = min(self.steps, steps)
+
     def is_over(self, state: TrainState) -> bool:
-        is_reached = state.step >= self.steps or state.seconds >= self.seconds
+        is_last_step = state.step >= self.max_steps or state.tokens >= self.tokens
+        is_reached = is_last_step or state.seconds >= self.seconds
         return is_reached or state.is_out_of(self.patience)
 
     def progress(self, state: TrainState) -> float:
         """How far a run is, from 0 to 1: at the middle of the next step, so that neither the first
         nor the last one has a rate of 0."""
-        return max((state.step + 0.5) / self.steps, state.seconds / self.seconds)
+        by_steps = (state.step + 0.5) / self.max_steps
+        by_tokens = (state.tokens + 0.5 * self.tokens_per_step) / self.whole_tokens
+        return min(1.0, max(by_steps, by_tokens, state.seconds / self.seconds))
 
 
 def build_schedule(config: dict[str, Any], steps: float | None) -> Schedule:

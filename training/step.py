@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -55,15 +56,39 @@ def check_name(name: str) -> None:
         raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
 
 
+def without_traces(module: nn.Module) -> AbstractContextManager[None]:
+    """Forward passes within it begin with the buffers of now, and whatever they change of the
+    attributes and buffers of modules is as before afterwards."""
+    copies = [
+        {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
+        for part in module.modules()
+    ]
+
+    @contextmanager
+    def within() -> Iterator[None]:
+        before = [(part, {**vars(part)}, {**part._buffers}) for part in module.modules()]
+        for (part, _, _), copied in zip(before, copies, strict=True):
+            part._buffers.update(copied)
+        try:
+            yield
+        finally:
+            for part, attributes, buffers in before:
+                vars(part).update(attributes)
+                part._buffers.update(buffers)
+
+    return within()
+
+
 def recompute_blocks(model: nn.Module) -> None:
     """Blocks keep only their inputs for the backward pass, which runs them again."""
-    for block in blocks_of(model):
-        block.forward = recomputed(block.forward)
+    blocks: list[Any] = blocks_of(model)
+    for block in blocks:
+        block.forward = recomputed(block, block.forward)
 
 
-def recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The second run of a block has to read what earlier layers share with it, and not what the
-    first run has added."""
+def recomputed(block: nn.Module, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The second pass reads the buffers, and what earlier layers share, as the first one found
+    them."""
 
     def run(x: Tensor, context: AttentionContext, given: dict[str, Any]) -> Any:
         own = context._replace(shared=Shared(given))
@@ -72,7 +97,10 @@ def recomputed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def forward_and_again(x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
         if states is not None:  # in decoding
             return forward(x, context, states)
-        y, shared = checkpoint(run, x, context, dict(context.shared), use_reentrant=False)
+        options: Any = {"use_reentrant": False}
+        if not torch.compiler.is_compiling():  # a graph leaves no traces
+            options["context_fn"] = lambda: (nullcontext(), without_traces(block))
+        y, shared = checkpoint(run, x, context, dict(context.shared), **options)
         context.shared.update(shared)
         return y
 

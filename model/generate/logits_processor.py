@@ -18,9 +18,9 @@ RULES = (
     "begin_suppress_tokens",
     "min_length",
     "min_new_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
 )
-# special tokens that an imported model begins or ends a target with, and their rules
-FORCED = {"forced_start": "forced_bos_token_id", "forced_end": "forced_eos_token_id"}
 
 
 @dataclass

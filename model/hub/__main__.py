@@ -39,24 +39,17 @@ def import_run(place: str | Path, folder: Path) -> str:
     defaults = compose([f"model.kind={config.kind}"])
     run_config = replace(defaults, model=config, tokenizer={"kind": "hub"})
     write_run(folder, run_config, model, tokenizer, f"imported from {place}")
-
-    vocab_size = f"vocab_size {tokenizer.vocab_size:,}"
-    return f"{folder}: {count_parameters(model)}, {vocab_size}"
+    return f"{folder}: {count_parameters(model)}, vocab_size {tokenizer.vocab_size:,}"
 
 
-def export_run(
-    run: str | Path,
-    which: str,
-    folder: Path,
-    family_name: str | None,
-) -> str:
+def export_run(run: str | Path, which: str, folder: Path, family_name: str | None) -> str:
     """Write the folder, and return how to load it."""
-    loaded = load_run(run, which)
-    is_chat = loaded.config["objective"]["kind"] == "chat"
-    if is_chat and not ChatTemplate(loaded.tokenizer).is_own:
-        loaded.tokenizer.files[TEMPLATE] = PLAIN
-    config = model_config(loaded.config["model"])
-    architecture = export(loaded.model, loaded.tokenizer, config, folder, family_name)
+    model, tokenizer, settings, _ = load_run(run, which)
+    is_chat = settings["objective"]["kind"] == "chat"
+    if is_chat and not ChatTemplate(tokenizer).is_own:
+        tokenizer.files[TEMPLATE] = PLAIN
+    config = model_config(settings["model"])
+    architecture = export(model, tokenizer, config, folder, family_name)
     return f"{folder}: for transformers.{architecture}.from_pretrained({str(folder)!r})"
 
 
@@ -64,26 +57,34 @@ def main(args: list[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m model.hub", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="import|export", required=True)
     importing = commands.add_parser("import", help="Hugging Face folder to run")
-    place = "folder, or owner/name of a hub model"
-    importing.add_argument("--from", dest="place", required=True, help=place)
+    importing.add_argument(
+        "--from", dest="place", required=True, help="folder, or owner/name of a hub model"
+    )
     exporting = commands.add_parser("export", help="run to Hugging Face folder")
     exporting.add_argument("--run", required=True, help="run folder, such as runs/name")
     exporting.add_argument(
         "--checkpoint", default="latest", help="latest (default), best or a step"
     )
     exporting.add_argument("--parts", help="Python file of the parts that it was trained with")
+
     form = exporting.add_mutually_exclusive_group()
-    alone = "what adapt=lora has trained, in the format of peft; default: all weights, merged"
-    form.add_argument("--adapter", action="store_true", help=alone)
+    form.add_argument(
+        "--adapter",
+        action="store_true",
+        help="what adapt=lora has trained, in the format of peft; default: all weights, merged",
+    )
     names = "class of transformers, such as llama (default: the first that fits)"
     form.add_argument("--family", choices=FAMILIES, metavar="NAME", help=names)
+
     for command in (importing, exporting):
         command.add_argument("--to", required=True, help="new folder")
     options = parser.parse_args(args)
+
     folder = expand_user(options.to)
     if folder.exists():
         raise ValueError(f"{folder} already exists; choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
+
     if options.command == "import":
         print(import_run(options.place, folder))
     else:

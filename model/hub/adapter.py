@@ -10,17 +10,12 @@ from data.disk import atomic_folder
 from model.adapt import adapters_of
 from model.checkpoint import load_run
 from model.hub.convert import read_hf_config
-from model.hub.family import load_transformers
 from model.hub.files import is_hf_folder, resolve_folder
 from model.hub.tensors import resolve
 from model.weights import Tensors, write_tensors
 
 
-def export_adapter(
-    run: str | Path,
-    which: str,
-    folder: Path,
-) -> str:
+def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     """Write the folder, and return how to load it. Adapters of maps that are one in transformers
     become one, of their summed rank."""
     model, _, config, _ = load_run(run, which, merge=False)
@@ -33,33 +28,26 @@ def export_adapter(
     found = resolve(table, adapters)
     written = {name for _, names in found.values() for name in names}
     if other := written ^ adapters.keys():
-        reason = f"is one with others in {family.architecture}: adapt all of them, or none"
+        reason = f"is one with others in {family.model_type}: adapt all of them, or none"
         raise HubError(f"{min(other)} {reason}; or leave out --adapter")
 
-    transformers = load_transformers()
-    with torch.device("meta"):
-        hf_model = getattr(transformers, family.architecture)(hf_config)
     tensors: Tensors = {}
     ranks = {}
-    is_transposed = False
+    # GPT-2 stores its matrices so, and PEFT never transposes B
+    is_transposed = family.model_type == "gpt2"
     for hf_name, (rule, names) in found.items():
         parts = [adapters[name] for name in names]
-        ups = [part.scale * part.up for part in parts]
-        rows = torch.block_diag(*ups)
-        heights = [len(part.up) for part in parts]
-        up = rule.to_hf(list(rows.split(heights)))
+        rows = torch.block_diag(*[part.scale * part.up for part in parts])
+        up = rule.to_hf(list(rows.split([len(part.up) for part in parts])))
         module = hf_name.removesuffix(".weight")
-        if family.is_body:  # whose names lack it
-            module = module.removeprefix(f"{hf_model.base_model_prefix}.")
-        # as GPT-2 stores matrices; PEFT never transposes B
-        is_transposed = isinstance(hf_model.get_submodule(module), transformers.Conv1D)
+        if family.is_body:  # whose names lack their first part
+            _, _, module = module.partition(".")
         prefix = f"base_model.model.{module}.lora_"
         down = torch.cat([part.down for part in parts])
         tensors[f"{prefix}A.weight"] = down
-        if is_transposed:
-            up = up.T
-        tensors[f"{prefix}B.weight"] = up.contiguous()
+        tensors[f"{prefix}B.weight"] = (up.T if is_transposed else up).contiguous()
         ranks[module] = len(down)
+
     rank = min(ranks.values())
     peft = {
         "peft_type": "LORA",
@@ -71,6 +59,7 @@ def export_adapter(
         "rank_pattern": ranks,
         "alpha_pattern": ranks,  # the scale is in the weights
     }
+
     with atomic_folder(folder) as draft:
         write_tensors(draft / "adapter_model.safetensors", tensors)
         (draft / "adapter_config.json").write_text(json.dumps(peft, indent=2), encoding="utf-8")

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from configs.cli import warn
 from configs.errors import HubError, NonFiniteError
+from configs.registry import flatten
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
-from model.hub.families import ALL, FAMILIES, LACKING
-from model.hub.families.layers import check_windows
+from model.hub.families import ALL, FAMILIES
+from model.hub.families.positions import windows
 from model.hub.family import (
     HEADLESS,
-    Family,
     Keys,
     Match,
     load_transformers,
@@ -52,78 +52,73 @@ def read_hf_config(folder: Path) -> Match:
     name = str(read_json(path).get("model_type"))
     with naming(path):
         if name not in FAMILIES:
-            raise HubError(f"model_type {name} is not supported; {explain_lack(name)}")
+            near = ", ".join(get_close_matches(name, FAMILIES) or FAMILIES)
+            raise HubError(f"model_type {name} is not supported; did you mean one of: {near}")
         config = load_transformers().CONFIG_MAPPING[name].from_pretrained(folder)
         if getattr(config, "quantization_config", None):
             raise HubError(
                 "quantization_config is set; only weights in floating point are supported"
             )
         family = FAMILIES[name]
-        architecture = (config.architectures or [family.architecture])[0]
-        is_encoder = family.spec["kind"] == "encoder"
-        if is_encoder and not architecture.endswith(WITH_HEAD):
+        [architecture, *_] = config.architectures or WITH_HEAD
+        if family.spec["kind"] == "encoder" and not architecture.endswith(WITH_HEAD):
             family = family.body()
-        spec = read_config(family, config)
-        check_windows(config, spec)
-    return Match(family, spec, config)
-
-
-def explain_lack(name: str) -> str:
-    if name in LACKING:
-        return f"it needs {LACKING[name]}"
-    near = ", ".join(get_close_matches(name, FAMILIES) or FAMILIES)
-    return f"did you mean one of: {near}"
+        return Match(family, read_config(family, config), config)
 
 
 def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
-    """The model of a folder, or of that name on the hub, once its logits have been compared with
-    those of transformers."""
+    """The model of a folder, or of that name on the hub, once its config has been read back, and its
+    logits compared with those of transformers."""
     folder = resolve_folder(str(place))
-    found = read_hf_config(folder)
-    family, spec, hf_config = found
+    family, spec, hf_config = read_hf_config(folder)
     tokenizer = read_tokenizer(folder, hf_config)
     with naming(folder):
+        written = write_config(family, spec, special_keys(hf_config)).config
+        check_windows(hf_config, written)
         config = config_from_spec(spec)
         with torch.device("meta"):
             model = build_model(config, hf_config.vocab_size)
         with naming("transformers cannot load it"):
-            hf_model = load_hf_model(family, folder)
+            hf_model = load_hf_model(family.hf_class(hf_config), folder, family.optional)
         inputs, expected = example(hf_model, model.context_length)
-        tensors = named_tensors(family, hf_model)
+        # the names of a model without head lack the prefix
+        prefix = f"{hf_model.base_model_prefix}." if family.is_body else ""
+        tensors = {prefix + name: tensor for name, tensor in hf_model.state_dict().items()}
         del hf_model
 
         table = family.table(spec, hf_config)
-        weights = from_hf(table, family.unused, tensors, model_tensors(model))
+        weights = from_hf(table, family.optional, tensors, model_tensors(model))
         assign_weights(model, weights)
         if not agree(model, inputs, expected):
-            change = explain_change(found)
-            raise HubError(f"the logits differ from those of transformers: {change}")
+            reason = "the logits differ from those of transformers"
+            changed = changed_keys(hf_config, written)
+            raise HubError(f"{reason}; keys that an export would change: {changed}")
     if family.note:
-        warn(f"{family.architecture}: {family.note}")
+        warn(f"{family.model_type}: {family.note}")
     return model, tokenizer, config
 
 
-def explain_change(found: Match) -> str:
-    """The keys of config.json that differ from those that an export would write."""
-    family, spec, config = found
-    theirs = config.to_dict()
-    written = write_config(family, spec, special_keys(config)).config
-    ours = written.to_dict() | {name: theirs.get(name) for name in NO_MATTER}
-    values = []
-    for name, value in theirs.items():
-        if value != ours.get(name):
-            values.append(f"{name} is {json.dumps(value, default=str):.70}")
-    return ", ".join(values) or "by no key of config.json"
+def check_windows(config: Any, written: Any) -> None:
+    """A text that is compared may be shorter than a window, so that its logits say nothing."""
+    if windows(config) != windows(written):
+        types = getattr(config, "layer_types", None)
+        reason = f"sliding_window is {config.sliding_window}, and layer_types is {types!r:.70}"
+        raise HubError(f"{reason}; a model of this class has other windows")
 
 
-def load_hf_model(
-    family: Family,
-    folder: Path | None,
-    **options: Any,
-) -> Any:
+def changed_keys(config: Any, written: Any) -> str:
+    """Those of config.json that an export would write with another value."""
+    ours = flatten(written.to_dict())
+    changed = []
+    for name, value in flatten(config.to_dict()).items():
+        if name not in NO_MATTER and value != ours.get(name):
+            changed.append(f"{name} is {json.dumps(value, default=str):.70}")
+    return ", ".join(changed) or "none"
+
+
+def load_hf_model(model_class: Any, folder: Path | None, optional: str, **options: Any) -> Any:
     """The model of transformers, in float32. What a file lacks would be random, both here and
     there."""
-    model_class = getattr(load_transformers(), family.architecture)
     model, report = model_class.from_pretrained(
         folder,
         dtype=torch.float32,
@@ -132,7 +127,8 @@ def load_hf_model(
         ignore_mismatched_sizes=True,  # they are reported
         **options,
     )
-    optional = f"{family.computed}|{family.unused}|pooler"
+
+    optional += "|pooler"
     missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
     if missing:
         raise HubError(f"{min(missing)} is missing, {len(missing)} tensors in all")
@@ -140,7 +136,8 @@ def load_hf_model(
         raise HubError(f"{name} has the shape {[*found]}; config.json needs {[*expected]}")
     if unexpected := sorted(report["unexpected_keys"]):
         names = ", ".join(unexpected[:3])
-        warn(f"tensors that {family.architecture} does not have are left out: {names:.300}")
+        warn(f"tensors that {model_class.__name__} does not have are left out: {names:.300}")
+
     if getattr(model, "pooler", None) is not None:
         if folder is not None:
             warn("the pooler is left out: vectors are made by --embed, and an export has none")
@@ -148,36 +145,24 @@ def load_hf_model(
     return model.eval()
 
 
-def named_tensors(family: Family, hf_model: Any) -> Tensors:
-    """With the prefix that those of a model without head lack."""
-    prefix = f"{hf_model.base_model_prefix}." if family.is_body else ""
-    return {prefix + name: tensor for name, tensor in hf_model.state_dict().items()}
-
-
 @torch.inference_mode()
 def example(hf_model: Any, context_length: int) -> tuple[Tensor, Tensor]:
     """(random ids, their logits in transformers); of a model without head, the last hidden states.
     Padding has no position in RoBERTa."""
     config = hf_model.config
-    usable = [i for i in range(config.vocab_size) if i != config.pad_token_id]
+    usable = torch.tensor([i for i in range(config.vocab_size) if i != config.pad_token_id])
     n_inputs = 2 if config.is_encoder_decoder else 1
     shape = (n_inputs, 1, min(context_length, CHECKED))
 
     generator = torch.Generator().manual_seed(0)
-    places = torch.randint(len(usable), shape, generator=generator)
-    inputs = torch.tensor(usable)[places]
+    inputs = usable[torch.randint(len(usable), shape, generator=generator)]
     named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
     outputs = hf_model(**named)
-    logits = outputs.logits if "logits" in outputs else outputs.last_hidden_state
-    return inputs, logits
+    return inputs, outputs.get("logits", outputs.get("last_hidden_state"))
 
 
 @torch.inference_mode()
-def agree(
-    model: Any,
-    inputs: Tensor,
-    expected: Tensor,
-) -> bool:
+def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
     """expected: logits, or the last hidden states."""
     logits = model.eval()(*inputs)
     if expected.shape != logits.shape:
@@ -189,11 +174,7 @@ def agree(
     return bool(difference <= LOGIT_TOLERANCE * largest)
 
 
-def first_match(
-    spec: Spec,
-    special: Keys,
-    name: str | None = None,
-) -> Match:
+def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
     """Of the class with this name, or of the first which takes such a model: the one that it was
     imported from, if it still does."""
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
@@ -207,7 +188,7 @@ def first_match(
         try:
             return write_config(family, spec, special)
         except ValueError as error:
-            reasons.append(f"{family.architecture} ({error})")
+            reasons.append(f"{family.model_type} ({error})")
     raise HubError(f"no class of transformers fits this model: {', '.join(reasons)}")
 
 
@@ -223,45 +204,42 @@ def export(
     load_transformers()  # else each class would be refused for its lack
     files = tokenizer_files(tokenizer, config)
     special = {"vocab_size": tokenizer.vocab_size, **read_file(files, CONFIG)}
+    del files[CONFIG]  # which is written with the model
     found = first_match(spec_from_config(config, model), special, name)
+
     hf_model = to_transformers(model.float(), found)
+    hf_class = type(hf_model).__name__
     if not agree(model, *example(hf_model, model.context_length)):
-        reason = f"the logits of {found.family.architecture} differ from those of the run"
+        reason = f"the logits of {hf_class} differ from those of the run"
         raise HubError(f"{reason}; choose another --family")
 
     hf_model._keys_to_ignore_on_save = None  # or Marian would lose its positions
     with atomic_folder(folder) as draft:
         hf_model.save_pretrained(draft)
         for file, text in files.items():
-            if file != CONFIG:
-                (draft / file).write_text(text, encoding="utf-8")
+            (draft / file).write_text(text, encoding="utf-8")
         for path in draft.iterdir():  # weights would be their owner's alone
             path.chmod(draft.stat().st_mode & 0o666)
         check_written(draft, tokenizer)
-    return found.family.architecture
+    return hf_class
 
 
 def to_transformers(model: Any, found: Match) -> Any:
+    """The model there. Tensors that only the class has get values that change no logit."""
     family, spec, hf_config = found
-    tensors = to_hf(family.table(spec, hf_config), *filled(model, found))
-    with naming("transformers cannot load it"):
-        return load_hf_model(family, None, config=hf_config, state_dict=tensors)
-
-
-def filled(model: Any, found: Match) -> tuple[Tensors, list[str]]:
-    """The tensors of the model with new ones, and the names of those that the class has."""
     with torch.device("meta"):
-        upgraded = build_model(config_from_spec(found.spec), found.config.vocab_size)
-    needed = model_tensors(upgraded)
-    tensors = model.state_dict()  # also of a tied head
-    for name in needed.keys() - tensors.keys():
-        new = torch.zeros(needed[name].shape)
-        is_gain = new.ndim == 1 and name.endswith("weight")
-        if is_gain:
-            new += 1
-        if name.endswith(TABLE):
+        upgraded = build_model(config_from_spec(spec), hf_config.vocab_size)
+    has = model.state_dict()  # also of a tied head
+    tensors: Tensors = {}
+    for name, needed in model_tensors(upgraded).items():
+        is_gain = needed.ndim == 1 and name.endswith("weight")
+        new = torch.full(needed.shape, float(is_gain))
+        if name not in has and name.endswith(TABLE):
             sines = model.get_submodule(name.removesuffix(TABLE))
-            positions = torch.arange(len(new))
-            [new] = sines.embed(new[None], positions[None])
-        tensors[name] = new
-    return tensors, list(needed)
+            [new] = sines.embed(new[None], torch.arange(len(new))[None])
+        tensors[name] = has.get(name, new)
+    with naming("transformers cannot load it"):
+        state = to_hf(family.table(spec, hf_config), tensors)
+        hf_class = family.hf_class(hf_config)
+        options = {"config": hf_config, "state_dict": state}
+        return load_hf_model(hf_class, None, family.optional, **options)

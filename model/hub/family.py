@@ -12,12 +12,17 @@ from model.hub.tensors import Table, columns
 
 Keys = dict[str, Any]  # of config.json
 GROUPS = "attention.queries_per_kv"  # whose key counts the heads of keys and values
-SIZES = {  # as most families name them
+SIZES = {  # as all families but T5 and BART name them, or transformers lets them be named
     "hidden_size": "d_model",
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
     "max_position_embeddings": "context_length",
-    "intermediate_size": "ffn.d_ff",
+    "tie_word_embeddings": "head.tie_weights",
+}
+CLASSES = {
+    "decoder": "FOR_CAUSAL_LM_",
+    "encoder": "FOR_MASKED_LM_",
+    "encoder_decoder": "FOR_SEQ_TO_SEQ_CAUSAL_LM_",
 }
 # of an encoder without head: here its head is the embedding, with no weights of its own
 HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
@@ -26,7 +31,7 @@ DROPOUTS = re.compile("dropout|pdrop")  # but not layerdrop, which drops layers
 
 
 def load_transformers() -> Any:
-    """The library, which is imported only where a folder is read or written."""
+    """It is imported only where a folder is read or written."""
     try:
         import transformers
     except ImportError as error:
@@ -46,40 +51,40 @@ class Family(NamedTuple):
     other way round, then `write`; import of the result must give the spec again."""
 
     model_type: str
-    architecture: str
     spec: Spec  # what all models of the family share
     keys: Mapping[str, str]  # {key of config.json: the options of the spec that it sets}
     names: str  # of tensors, in two columns: there and here
     rules: Callable[[Spec, Any], Table] = nothing  # for other tensors, or instead
     values: Mapping[str, Mapping[Any, Any]] = {}  # {key: {value there: value here}}, if not all
     read: Callable[[Any, Spec], Spec] = nothing  # options that no single key sets
-    write: Callable[[Spec, Keys], Keys] = nothing  # and back; with the special tokens
+    write: Callable[[Spec], Keys] = nothing  # and back, from options and special tokens
     read_position: Callable[[Any, Spec], Spec] = nothing  # and the same, of positions
     write_position: Callable[[Spec], Keys] = nothing
-    computed: str = "^$"  # a pattern of tensors that a file may lack
-    unused: str = "^$"  # and of those that no logit depends on
+    # a pattern of tensors that a file may lack: no logit depends on them, or they are computed
+    optional: str = "^$"
     note: str = ""  # how training differs from transformers
     is_body: bool = False  # without its head
 
     def table(self, spec: Spec, config: Any) -> Table:
         return columns(self.names) | self.rules(spec, config)
 
-    def derive(
-        self, model_type: str, architecture: str, without: str = "", **changes: Any
-    ) -> "Family":
+    def hf_class(self, config: Any) -> Any:
+        kind = "" if self.is_body else CLASSES[self.spec["kind"]]
+        return getattr(load_transformers(), f"MODEL_{kind}MAPPING")[type(config)]
+
+    def derive(self, model_type: str, without: str = "", **changes: Any) -> "Family":
         """A class with these changes, and without these keys and options, whatever table has them."""
         for field in ("spec", "keys", "values"):
             values = getattr(self, field)
             kept = {name: values[name] for name in values if name not in without.split()}
             changes[field] = kept | changes.get(field, {})
-        return self._replace(model_type=model_type, architecture=architecture, **changes)
+        return self._replace(model_type=model_type, **changes)
 
     def body(self) -> "Family":
         """The class of the encoder without its head."""
         return self._replace(
             is_body=True,
             note="",
-            architecture=self.architecture.replace("ForMaskedLM", "Model"),
             read=lambda config, spec: self.read(config, spec) | HEADLESS,
         )
 
@@ -146,9 +151,7 @@ def write_config(
             keys[name] = spec.get("dropout", 0.0)
     keys |= special
 
-    counted = dict(spec)
-    if spec.get(GROUPS):
-        counted[GROUPS] = divided_heads(spec)
+    counted = spec | {GROUPS: divided_heads(spec)} if GROUPS in spec else spec
     for name, options in family.keys.items():
         values = [counted.get(option) for option in options.split()]
         if not values:
@@ -159,7 +162,7 @@ def write_config(
         for there, here in reversed([*known.items()]):
             if here == value:
                 keys[name] = there  # the first that means it
-    keys |= family.write_position(spec) | family.write(spec, special)
+    keys |= family.write_position(spec) | family.write(spec | special)
     for name, value in keys.items():  # the classes take no integer for a float
         if type(value) is int and isinstance(defaults.get(name), float):
             keys[name] = float(value)

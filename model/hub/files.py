@@ -9,20 +9,18 @@ from configs.cli import expand_user
 from configs.errors import HubError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-# a tokenizer, and what export writes back beside it
+# what export writes back beside a tokenizer
 HF_FILES = (
-    "tokenizer.json",
     "generation_config.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
 )
-# what AutoTokenizer makes a tokenizer.json of, where there is none
-VOCABULARIES = ["vocab.*", "merges.txt", "*.model", "source.spm", "target.spm"]
+# what AutoTokenizer makes a tokenizer of
+VOCABULARIES = ["tokenizer.json", "vocab.*", "merges.txt", "*.model", "*.spm"]
 # not the other formats and copies that a model on the hub may have, too
 PATTERNS = ["config.json", *HF_FILES, *VOCABULARIES, "model.safetensors*", "model-*.safetensors"]
-OLDER = ["pytorch_model*"]
 
 
 def is_hf_folder(place: str) -> bool:
@@ -45,7 +43,7 @@ def resolve_folder(place: str) -> Path:
     with naming(f"{place} is no folder, and cannot be downloaded"):
         folder = Path(snapshot_download(place, allow_patterns=PATTERNS))
         if not list(folder.glob("*.safetensors")):
-            snapshot_download(place, allow_patterns=OLDER)
+            snapshot_download(place, allow_patterns="pytorch_model*")
         return folder
 
 

@@ -96,7 +96,7 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
 
 def from_hf(
     table: Table,
-    unused: str,
+    optional: str,
     theirs: Tensors,
     ours: Tensors,
 ) -> Tensors:
@@ -106,8 +106,7 @@ def from_hf(
     taken = {theirs[name].data_ptr() for name in resolved if name in theirs}
     other = resolved.keys() - theirs.keys()
     for name, weight in theirs.items():
-        is_taken = weight.data_ptr() in taken
-        if not is_taken and not re.search(unused, name):
+        if weight.data_ptr() not in taken and not re.search(optional, name):
             other.add(name)
     if other:
         raise HubError(f"{min(other)} has no counterpart, {len(other)} tensors in all")
@@ -119,19 +118,14 @@ def from_hf(
             if part not in tensors:
                 # its own memory: the head of a T5 may be its embedding, but not here
                 tensors[part] = weight.clone(memory_format=torch.contiguous_format)
-            elif not re.search(unused, name) and not torch.equal(tensors[part], weight):
+            elif not re.search(optional, name) and not torch.equal(tensors[part], weight):
                 raise HubError(f"{name} has values of its own; here it is one with another tensor")
     return tensors
 
 
-def to_hf(
-    table: Table,
-    ours: Tensors,
-    names: Iterable[str],
-) -> Tensors:
-    """Those of the model with these names."""
+def to_hf(table: Table, ours: Tensors) -> Tensors:
     tensors: Tensors = {}
-    for hf_name, (rule, parts) in resolve(table, names).items():
+    for hf_name, (rule, parts) in resolve(table, ours).items():
         weight = rule.to_hf([ours[part] for part in parts])
         tensors[hf_name] = weight.clone(memory_format=torch.contiguous_format)
     return tensors

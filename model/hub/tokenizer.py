@@ -2,7 +2,6 @@
 
 import json
 import re
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from data.tokenizers.tokenizer import (
     Tokenizer,
     load_hf_tokenizer,
 )
-from model.generate.logits_processor import FORCED, RULES
 from model.hub.family import Keys, load_transformers
 from model.hub.files import HF_FILES, naming
 from model.weights import read_json
@@ -35,12 +33,15 @@ ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mas
 SETTINGS = "tokenizer_config.json"
 CONFIG = "config.json"  # of which a run keeps the class and the special tokens
 GENERATION = "generation_config.json"
-KEPT_KEYS = ("model_type", "prefix", "task_specific_params")
-# settings of generation that change no token
-NO_RULES = """
-    do_sample transformers_version use_cache
-    return_dict_in_generate output_scores output_attentions output_hidden_states
-"""
+FORCED = ("forced_bos_token_id", "forced_eos_token_id")
+# no logit depends on them, and forced tokens are rules of generation
+KEPT = re.compile("(?!forced).*_token_id|model_type|prefix|task_specific_params")
+# rules of generation that sample.py obeys, and settings that are none
+OBEYED = re.compile(
+    "repetition_penalty|no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens|min_length"
+    "|min_new_tokens|do_sample|.*_token_id|_.*|transformers_version|use_cache"
+    "|return_dict_in_generate|output_.*"
+)
 NO_CLASS = {  # adds nothing to a text
     "tokenizer_class": "PreTrainedTokenizerFast",
     "add_bos_token": False,
@@ -54,28 +55,23 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
         path = folder / name
         if path.exists():
             files[name] = path.read_text(encoding="utf-8")
-    files.pop("tokenizer.json", None)
-
-    files[CONFIG] = json.dumps(special_keys(hf_config), sort_keys=True)
+    kept = special_keys(hf_config)
+    files[CONFIG] = json.dumps(kept, sort_keys=True)
     rules = read_rules(folder, files)
-    if GENERATION not in files and rules.keys() - hf_config.to_dict().keys():
-        files[GENERATION] = json.dumps(rules, indent=2)
+    if rules.keys() - kept.keys():
+        files.setdefault(GENERATION, json.dumps(rules, indent=2))
     with naming(folder):
         with naming("AutoTokenizer"):
             theirs = auto_tokenizer(folder)
         specials = special_ids(theirs, hf_config, rules)
         text = theirs.backend_tokenizer.to_str()
-        return HubTokenizer(text, specials, hf_config.vocab_size, files)
+        return HubTokenizer(text, specials, hf_config.vocab_size, dict(sorted(files.items())))
 
 
 def special_keys(hf_config: Any) -> Keys:
-    """What a run keeps of config.json: no logit depends on it."""
-    kept = {}
-    for name, value in hf_config.to_dict().items():
-        is_special = name.endswith("_token_id") and name not in FORCED.values()
-        if value is not None and (is_special or name in KEPT_KEYS):
-            kept[name] = value
-    return kept
+    """What a run keeps of config.json."""
+    keys = hf_config.to_dict()
+    return {name: keys[name] for name in keys if KEPT.fullmatch(name) and keys[name] is not None}
 
 
 def read_rules(folder: Path, files: dict[str, str]) -> Keys:
@@ -88,13 +84,10 @@ def read_rules(folder: Path, files: dict[str, str]) -> Keys:
         rules = {name: whole[name] for name in known if whole.get(name) is not None}
 
     ignored = []
-    settled = {*RULES, *NO_RULES.split()}
     for name, value in rules.items():
-        is_setting = name.endswith("_token_id") or name.startswith("_") or name in settled
-        if value is not None and not is_setting:
+        if value is not None and not OBEYED.fullmatch(name):
             ignored.append(f"{name} {json.dumps(value):.40}")
-    if ignored:
-        asked = ", ".join(ignored)
+    if asked := ", ".join(ignored):
         warn(f"the folder asks to generate with {asked}; sample.py goes by its own flags")
     return rules
 
@@ -114,62 +107,47 @@ def read_file(files: dict[str, str], name: str) -> Keys:
         return {**json.loads(files.get(name, "{}"))}
 
 
-def special_ids(
-    theirs: Any,
-    hf_config: Any,
-    rules: Keys,
-) -> Ids:
-    """{special token: id}, of those that the model has."""
+def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
+    """{special token: id}, of those that the model has. A text may have several ends."""
     size = hf_config.vocab_size
     # an ordinary token may be spelled so, too
     spelled = {token.content: i for i, token in theirs.added_tokens_decoder.items()}
     roles = {key: getattr(theirs, key, None) for keys in ROLES.values() for key in keys}
-    sources = (rules, hf_config.to_dict(), roles, spelled)
 
-    def find(*keys: str) -> list[int]:
-        """All ids of the first key that a source has; -1 stands for none."""
-        for key, source in product(keys, sources):
-            value = source.get(key)
+    known: dict[str, list[int]] = {}
+    for source in (spelled, roles, hf_config.to_dict(), rules):  # the last one counts
+        for key, value in source.items():
             listed = value if isinstance(value, list) else [value]
-            known = [i for i in listed if type(i) is int and 0 <= i < size]
-            if known:
-                return known
-        return []
+            ids = [i for i in listed if type(i) is int and 0 <= i < size]
+            if ids:  # -1 stands for none
+                known[key] = ids
 
     specials: Ids = {}
     for special, keys in ROLES.items():
-        if found := find(*keys):
-            specials[special] = found[0]
+        ids = next((known[key] for key in keys if key in known), [])
+        for n, i in enumerate(ids):
+            specials[f"{special}_{n}" if n else special] = i
+
     if "end" not in specials:
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
     if "start" not in specials and hf_config.is_encoder_decoder:
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
-
-    for special, key in FORCED.items():
-        found = find(key)
-        if rules.get(key) is None:
-            continue
-        if not found:
+    for key in FORCED:
+        if rules.get(key) is not None and key not in known:
             raise HubError(f"{key} is {rules[key]}; the model has {size} tokens")
-        specials[special] = found[0]
 
-    for name, i in spelled.items():
+    for name in spelled:
         match = SENTINEL.fullmatch(name)
-        if match and i < size:
-            specials[f"sentinel_{match[1]}"] = i
-    more_ends = {*find("eos_token_id")} - {specials["end"]}
-    for n, i in enumerate(sorted(more_ends), 1):
-        specials[f"end_{n}"] = i
+        if match and name in known:
+            [specials[f"sentinel_{match[1]}"]] = known[name]
     return specials
 
 
 def drop_template(tokenizer: Tokenizer) -> Tokenizer:
     """Training here uses no template and no forced tokens, so that transformers must not add them:
     not by add_bos_token, nor by a class that has its own template, such as BertTokenizer."""
-    for name in FORCED:
-        tokenizer.specials.pop(name, None)
     if GENERATION in tokenizer.files:
-        content = read_file(tokenizer.files, GENERATION) | dict.fromkeys(FORCED.values())
+        content = read_file(tokenizer.files, GENERATION) | dict.fromkeys(FORCED)
         tokenizer.files[GENERATION] = json.dumps(content, indent=2)
     if not any(tokenizer.template):
         return tokenizer
@@ -194,20 +172,21 @@ def without_class(tokenizer: Tokenizer, settings: Keys) -> tuple[str, str]:
 def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]:
     """{name: text}, of which config.json has the special tokens alone."""
     # text is always text, unless it has to name masks, or the end of an answer in the plain template
-    names_tokens = bool({"mask", "sentinel_0"} & tokenizer.specials.keys())
+    names_tokens = {"mask", "sentinel_0"} & tokenizer.specials.keys()
     is_plain = tokenizer.files.get(TEMPLATE) == PLAIN
     splits = tokenizer.text is None and not names_tokens and not is_plain
     settings = {"model_max_length": config.context_length, "split_special_tokens": splits}
     text, written = without_class(tokenizer, settings)
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
+
     if is_plain and SETTINGS in tokenizer.files:
         own = read_file(files, SETTINGS) | {"split_special_tokens": False}
         files[SETTINGS] = json.dumps(own, indent=2)
+
     if CONFIG not in files:  # it was made here
         ends = tokenizer.end_ids
-        is_one = len(ends) == 1
         ids = {
-            "eos_token_id": ends[0] if is_one else ends,
+            "eos_token_id": ends if len(ends) > 1 else ends[0],
             "bos_token_id": tokenizer.start,
             "pad_token_id": tokenizer.specials.get("pad"),
         }

@@ -11,6 +11,8 @@ from data.sources import SOURCES
 from data.tokenizers.train import TOKENIZERS
 from tests.parts import part
 
+SPECIALS = ("end", "pad", "start", "mask")
+
 
 def source(name, /, **changes):
     shared = {"cache": "cache", "val_fraction": 0.05}
@@ -26,7 +28,7 @@ def objective(name, context_length=16, architecture="decoder", **changes):
     return build("objective", OBJECTIVES, part("objective", name, **changes), shared)
 
 
-def corpus(source, tokenizer="byte", specials=("end", "pad", "start", "mask")):
+def corpus(source, tokenizer="byte", specials=SPECIALS):
     return prepare(source, trainer(tokenizer), specials)
 
 

@@ -1,15 +1,17 @@
 """Batches follow from (seed, step) alone, with every sequence or pair once per epoch."""
 
 import math
-from collections import Counter
+from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from configs.errors import DataError
-from data.loader import SORT_GROUP, prefetch
-from data.objectives import IGNORE_INDEX
+from data.loader import PairLoader, prefetch
+from data.objectives import IGNORE_INDEX, NextToken
 from tests.data.corpora import corpus, loader, source, tensors, text_corpus
 
 TEXT = "".join(chr(ord("a") + i * i % 26) for i in range(1200))
@@ -115,14 +117,65 @@ def test_evaluation_ends_with_the_last_token(text):
         assert torch.cat(found).tolist() == part.tokens[1:].tolist()
 
 
-def test_every_pair_once_per_epoch(pair_loader):
-    train = pair_loader()
-    decode = train.tokenizer.decode
-    seen = Counter()
-    for step in range(3 * SORT_GROUP):
-        seen.update(map(decode, train.batch(step).inputs["source"].tolist()))
-    whole, rest = divmod(seen.total(), train.n)
-    assert Counter(seen.values()) == {whole: train.n - rest, whole + 1: rest}
+def pairs_of(n, batch_size, seed=0):
+    """A loader of n pairs of one row each."""
+    lengths = np.random.default_rng(n).lognormal(3.5, 0.7, n).astype(int).clip(2, 400)
+    made = PairLoader.__new__(PairLoader)
+    sizes = {"n": n, "batch_size": batch_size, "seed": seed, "lengths": lengths[:, None]}
+    vars(made).update(sizes, ranges=[range(n)], shares=[1.0])
+    made.objective = SimpleNamespace(widths=lambda lengths: lengths)
+    made.group_batches = lru_cache(1)(made.sorted_group)
+    return made
+
+
+SIZES = [(300, 16), (282, 7), (300, 300), (301, 300), (5, 8), (1, 3), (4097, 32), (19_011, 64)]
+
+
+@pytest.mark.parametrize(("n", "batch_size"), SIZES)
+def test_a_run_of_any_length_sees_all_pairs_equally_often(n, batch_size):
+    """Each once in an epoch; whenever a run ends, none has been seen twice more than another."""
+    train = pairs_of(n, batch_size)
+    seen = np.zeros(n, int)
+    for step in range(math.ceil(3 * n / batch_size)):
+        np.add.at(seen, train.batch_ids(step), 1)
+        assert seen.max() == math.ceil((step + 1) * batch_size / n)
+        assert seen.min() == (step + 1) * batch_size // n, "whole epochs"
+
+
+def test_batches_of_pairs_have_little_padding_and_a_random_order():
+    train = pairs_of(19_011, 16)
+    epoch = [train.batch_ids(step) for step in range(19_011 // 16)]
+    widths = [train.lengths[ids] for ids in epoch]
+    padded = sum(len(lengths) * lengths.max() for lengths in widths)
+    assert padded < 1.05 * sum(lengths.sum() for lengths in widths)
+    longest = np.array([lengths.max() for lengths in widths[:128]])
+    assert abs(np.corrcoef(longest, np.arange(128))[0, 1]) < 0.3
+    assert not np.array_equal(epoch[0], pairs_of(19_011, 16, seed=1).batch_ids(0))
+
+
+class Shorter(NextToken):
+    """A length curriculum."""
+
+    def batch(self, rows, draw, tokenizer, step):
+        length = self.seq_len if step is None else 1 + step % self.seq_len
+        return super().batch(rows[:, : length + 1], draw, tokenizer)
+
+
+def test_the_step_is_known_to_an_objective_and_tokens_are_those_of_the_batch(text):
+    train = loader(text)
+    train.objective = Shorter(16)
+    for step in (0, 3, 40):
+        batch = train.batch(step)
+        assert batch.inputs["tokens"].shape == (4, 1 + step % 16)
+        assert batch.n_tokens == 4 * (1 + step % 16)
+        assert batch.share(1, 3).n_tokens == batch.n_tokens, "those of all processes"
+    assert next(train.evaluation()).inputs["tokens"].shape == (4, 16)
+
+
+def test_padding_is_not_counted_as_tokens(batched):
+    train = batched()
+    tokens = [train.batch(step).n_tokens for step in range(math.ceil(train.n / 4))]
+    assert sum(tokens) / len(tokens) / 4 == pytest.approx(train.tokens_per_example, rel=0.01)
 
 
 def test_pairs_that_are_too_long(pair_loader):

@@ -1,5 +1,6 @@
 """A mix of sources: each has its share of the examples and goes through epochs of its own."""
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -8,7 +9,6 @@ import pytest
 import torch
 
 from configs.errors import DataError
-from data.loader import SORT_GROUP
 from data.shuffle import mixed_ids
 from tests.data.corpora import corpus, loader, source
 
@@ -73,12 +73,13 @@ def test_a_mix_of_pairs():
     options = {"architecture": "encoder_decoder", "weights": found.weights}
     train = loader(made, "pairs", batch_size=8, **options)
     lengths = []
-    for step in range(SORT_GROUP):
+    n_steps = math.ceil(train.n / 8)  # then groups begin anew
+    for step in range(n_steps):
         lengths += train.batch(step).inputs["source_visible"].sum(1).tolist()
     n_short = lengths.count(4)
-    assert n_short == 6 * SORT_GROUP
-    assert sum(length >= 13 for length in lengths) == 2 * SORT_GROUP
-    seen = train.tokens_seen(SORT_GROUP)
+    assert n_short == 6 * n_steps
+    assert sum(length >= 13 for length in lengths) == 2 * n_steps
+    seen = train.tokens_seen(n_steps)
     assert seen["short"] == n_short * (4 + 5), "source, target and its end"
     assert abs(sum(seen.values()) / len(lengths) - train.tokens_per_example) < 0.01
 
@@ -88,6 +89,23 @@ def test_weights_are_not_of_the_cache(mixed):
     sources = mixed(), mixed(c=other), mixed(c=other | {"split_on": "line"})
     first, second, third = [corpus(found).folder for found in sources]
     assert first == second != third
+
+
+def test_no_source_trains_on_what_another_validates_on():
+    """A folder, and one of its books, of which alone the end would be held out."""
+    Path("books").mkdir()
+    for book in range(12):
+        lines = [f"book {book}, line {line}\n" for line in range(60)]
+        Path(f"books/{book}.txt").write_text("".join(lines))
+    for book in range(12):
+        one = {"kind": "text", "path": f"books/{book}.txt", "weight": 2}
+        nodes = {"all": {"kind": "text", "path": "books"}, "one": one}
+        made = corpus(source("mix", sources=nodes, val_fraction=0.3))
+        train, validation = [
+            {*made.tokenizer.decode(part.tokens.tolist()).splitlines()}
+            for part in (made.train, made.validation)
+        ]
+        assert len(train & validation) == 0 < len(validation) < len(train)
 
 
 def test_options_bring_their_settings_and_a_tokenizer_reads_all(mixed):

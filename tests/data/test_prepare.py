@@ -4,6 +4,7 @@ import json
 import os
 import re
 import tracemalloc
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import pytest
 
 from configs.errors import DataError
 from configs.parts import LOADED
-from data import prepare, readers
+from data import prepare, readers, store
 from data.prepare import split_chunks
 from data.store import TRAIN, VALIDATION
-from tests.data.corpora import corpus, source, text_corpus, write_rows
+from tests.data.corpora import SPECIALS, corpus, source, text_corpus, trainer, write_rows
 from tests.parts import ROOT
 
 TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
@@ -188,6 +189,27 @@ def test_files_that_a_power_cut_has_spoiled(name):
             corpus(found)
     path.write_bytes(whole)
     assert corpus(found).train.n_tokens > 0
+
+
+@pytest.mark.parametrize("name", FILES[:4])
+def test_changed_bytes_are_noticed(name, monkeypatch):
+    """All of them when a run is resumed, and some of a large file at each start."""
+    monkeypatch.setattr(store, "BLOCK", 16)
+    monkeypatch.setattr(store, "SAMPLED", 2)
+    path = text_corpus("\n".join(ROWS[:400]), split_on="line").folder / name
+    whole = path.read_bytes()
+    found = source("text", path="text.txt", split_on="line")
+    places = range(0, len(whole), 61)
+    noticed = Counter()
+    for place in places:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        for verify in (True, False):
+            try:
+                prepare.prepare(found, trainer("byte"), SPECIALS, verify)
+            except DataError as error:
+                assert f"{name} is not as it was written" in str(error)
+                noticed[verify] += 1
+    assert noticed[True] == len(places) > noticed[False] > 0
 
 
 def test_max_tokens():

@@ -56,6 +56,19 @@ def test_a_file_a_folder_a_glob():
     assert read(text(hidden)) == [hidden], "hidden files only by name"
 
 
+@pytest.mark.parametrize("name", ["b.jsonl", "b.jsonl.gz", "a/b.CSV", "b.tsv.zst", "b.parquet"])
+@pytest.mark.parametrize("path", [".", "**/*", None])
+def test_tables_are_no_text(name, path):
+    """A folder may hold some; they would be trained on with all their braces and commas."""
+    Path("a").mkdir()
+    Path("a/c.json").write_text("{}")
+    Path(name).write_bytes(b"")
+    with pytest.raises(DataError, match=f"has 1 tables, such as {name}; data=table reads"):
+        read(text(path or name))
+    Path(name).unlink()
+    assert read(text(".")) == ["{}"], "settings of programs are text"
+
+
 def test_lines():
     Path("t.txt").write_bytes(b"one\r\ntwo\n\n  \nfive")
     lines = text("t.txt", split_on="line")

@@ -92,6 +92,17 @@ def test_a_kind_may_change_one_option_of_a_scaling():
     assert net.stack.layer_positions[0].scaling.factor == 2.0
 
 
+def test_the_first_layer_may_have_no_rotary_channels(monkeypatch):
+    class Still(MultiHeadAttention):
+        def __init__(self, d_model, n_heads):
+            super().__init__(d_model, n_heads)
+            self.rotary_dim = 0
+
+    monkeypatch.setitem(ATTENTIONS, "still", Still)
+    kinds = {"full": {}, "still": {"attention": {"kind": "still"}, "position": {"kind": "none"}}}
+    assert net_of(["still", "full"], layer_kinds=kinds).stack.position.width == 8
+
+
 def test_a_part_may_ask_for_its_layer(monkeypatch):
     class Own(MultiHeadAttention):
         def __init__(self, d_model: int, n_heads: int, layer: int, n_layers: int):

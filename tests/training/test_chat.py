@@ -382,7 +382,9 @@ def test_from_a_folder_and_back(folder, start, say, capsys):
     usual = ["train.steps=20", "train.batch_size=8", "precision=fp32", "eval.every=null"]
     lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
     start.plainly(*CHAT, *usual, *lora)
-    run_command(lambda: evaluate(["--run", "runs/tuned", "--json"]))
+    run_command(lambda: evaluate(["--run", "runs/tuned", "--json", "--answers", "a.jsonl"]))
+    turn = r"<\|im_start\|>user\nthe cat \d+<\|im_end\|>\n<\|im_start\|>assistant\n"
+    assert all(re.fullmatch(turn, row["source"]) for row in read_lines("a.jsonl"))
     found = json.loads(capsys.readouterr().out)
     logged = [row for row in read_lines("runs/tuned/metrics.jsonl") if "val_loss" in row]
     assert found["val_loss"] == pytest.approx(logged[-1]["val_loss"]), "of merged weights"

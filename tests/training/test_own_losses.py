@@ -27,7 +27,7 @@ from tests.training.test_update import (
 )
 from training.metrics import METRICS
 from training.optimizer import AdamW
-from training.step import LossModule
+from training.step import LossModule, recompute_blocks
 
 OWN = ["ffn=relu", "model.ffn.kind=own", "log.every=1", "eval.every=2"]
 
@@ -49,8 +49,8 @@ def own(monkeypatch):
     monkeypatch.setitem(FFNS, "own", partial(Own, activation=ACTIVATIONS["relu"], gated=False))
 
 
-def make_model():
-    return build_model(tiny(ffn=part("ffn", "relu", kind="own")), VOCABULARY, seed=3).double()
+def make_model(kind="own"):
+    return build_model(tiny(ffn=part("ffn", "relu", kind=kind)), VOCABULARY, seed=3).double()
 
 
 def test_it_is_weighted_by_the_targets_of_each_micro_batch():
@@ -67,6 +67,37 @@ def test_it_is_weighted_by_the_targets_of_each_micro_batch():
     _, expected = after_sgd(model, sum(sums) / batch.count)
     updater(model, sgd(model), rows=4)(batch)
     torch.testing.assert_close(list(model.parameters()), expected, rtol=1e-9, atol=1e-12)
+
+
+class Stateful(Own):
+    """Its gain grows with each forward pass, before it is used."""
+
+    passes = 0
+
+    def forward(self, x):
+        self.passes += 1
+        self.gain += 0.5
+        return super().forward(x) * self.gain.clone()
+
+
+def test_a_second_forward_pass_leaves_no_trace(monkeypatch):
+    """With train.recompute=block: it begins with the buffers of the first."""
+    monkeypatch.setitem(FFNS, "stateful", partial(Stateful, activation=torch.relu, gated=False))
+    found = []
+    for is_recomputed in (False, True):
+        model = make_model("stateful")
+        for block in model.stack.blocks:
+            block.ffn.register_buffer("gain", torch.ones((), dtype=torch.float64))
+        if is_recomputed:
+            recompute_blocks(model)
+        module = LossModule(model, LossConfig(0.0, 0.0))
+        sum(module(*make_batch()).values()).backward()
+        ffn = model.stack.blocks[1].ffn
+        kept = ffn.mean
+        state = [ffn.gain.item(), ffn.passes, kept.item()]
+        found.append((state, [p.grad for p in model.parameters()]))
+    assert found[0][0] == found[1][0] and found[0][0][:2] == [1.5, 1]
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
 
 
 class MultiToken(Decoder):

@@ -72,7 +72,9 @@ def test_runs_that_are_new_finished_or_without_checkpoints(start):
     assert "runs/mine, starting at step 0" in start("name=mine", "resume=true").out
     assert content("runs/mine") == before
     Path("book.txt").write_text("another text\n" * 500)
-    assert "the text has changed, or is that of another data.path" in start(*auto, code=3).err
+    assert (
+        "the text, or the order that this version gives it, has changed" in start(*auto, code=3).err
+    )
 
 
 @pytest.mark.parametrize("is_evaluated", [True, False])

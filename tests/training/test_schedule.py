@@ -59,6 +59,6 @@ def test_progress_follows_steps_or_the_clock(overrides, step, seconds, progress)
     """Of the middle of the next step; the first limit ends the run."""
     config = compose(["train.batch_size=4", *overrides.split()])
     length = RunLength(config.train, SimpleNamespace(n=40, tokens_per_example=128))
-    state = TrainState(step, seconds=seconds)
+    state = TrainState(step, tokens=512 * step, seconds=seconds)
     assert length.is_over(state) == (progress is None)
     assert progress is None or length.progress(state) == pytest.approx(progress)

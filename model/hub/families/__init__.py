@@ -1,82 +1,14 @@
-"""The classes of transformers that are supported, and what others would need."""
+"""The classes of transformers that are supported."""
 
-from model.hub.families import (
-    bart,
-    bert,
-    bloom,
-    cohere,
-    deepseek,
-    gemma,
-    gpt2,
-    gpt_neox,
-    granite,
-    llama,
-    modernbert,
-    moe,
-    olmo,
-    opt,
-    phi,
-    phi3,
-    smollm3,
-    stablelm,
-    starcoder2,
-    t5,
-)
+from model.hub.families import bart, bert, decoders, gpt2, gpt_neox, llama, t5
 from model.hub.family import Family
 
-# export takes the first that fits: LLAMA before MISTRAL, and one type before BERT, fit fewer models
-ALL: tuple[Family, ...] = (
-    gpt2.GPT2,
-    llama.LLAMA,
-    llama.MISTRAL,
-    llama.NANOCHAT,
-    llama.QWEN3,
-    deepseek.DEEPSEEK,
-    bert.ONE_TYPE_ROBERTA,
-    bert.BERT,
-    t5.T5,
-    bart.BART,
-    llama.QWEN2,
-    gemma.GEMMA,
-    phi3.PHI3,
-    stablelm.STABLELM,
-    starcoder2.STARCODER2,
-    olmo.OLMO,
-    granite.GRANITE,
-    cohere.COHERE,
-    opt.OPT,
-    gpt_neox.NEOX,
-    phi.PHI,
-    bloom.FALCON,
-    bloom.BLOOM,
-    smollm3.SMOLLM3,
-    olmo.OLMO2,
-    gemma.GEMMA2,
-    gemma.GEMMA3,
-    modernbert.MODERNBERT,
-    moe.MIXTRAL,
-    moe.QWEN3_MOE,
-    bert.ROBERTA,
-    bert.XLM_ROBERTA,
-    bert.CAMEMBERT,
-    bert.DISTILBERT,
-    bert.ELECTRA,
-    bart.MBART,
-    bart.PEGASUS,
-    bart.MARIAN,
-    t5.MT5,
-)
+# export takes the first that fits: LLAMA stands before MISTRAL, and a RoBERTa of one type of tokens
+# before BERT, because they fit fewer models
+ONE_TYPE = bert.ROBERTA._replace(values={**bert.ROBERTA.values, "type_vocab_size": {1: 1}})
+ALL = [ONE_TYPE]
+for module in (gpt2, llama, decoders, gpt_neox, bert, t5, bart):
+    for family in vars(module).values():
+        if isinstance(family, Family) and family.model_type:
+            ALL.append(family)
 FAMILIES = {family.model_type: family for family in ALL}
-# {model_type: what the network lacks for it, and the nearest that is supported}
-LACKING = {
-    "albert": "one block that all layers share; the nearest that is: bert",
-    "deberta-v2": "attention to relative positions by content; the nearest that is: bert",
-    "gemma3": "images; the nearest that is: gemma3_text, its text model",
-    "gpt_oss": "experts with biases, and sinks that are no tokens; the nearest that is: qwen3_moe",
-    "longformer": "windows with global tokens in both directions; the nearest that is: roberta",
-    "mamba": "state-space layers; the nearest that is: llama",
-    "olmoe": "weights of experts that are not scaled to sum to 1; the nearest that is: qwen3_moe",
-    "qwen2_moe": "a gate for the expert that all tokens pass; the nearest that is: qwen3_moe",
-    "umt5": "a relative position table in each layer; the nearest that is: mt5",
-    "xlnet": "permutation language modeling; the nearest that is: bert",
-}

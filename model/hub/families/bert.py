@@ -1,12 +1,15 @@
 """BERT; ELECTRA's generator, with a head of other names; DistilBERT, with other names alone. RoBERTa
-and its relatives have positions that begin after the padding's."""
+and its relatives have positions that begin after the padding's. ModernBERT has packed matrices, and
+windows in two of three layers, which have a rope of their own."""
 
 from typing import Any
 
 from configs.errors import HubError
+from model.hub.families.llama import GATED
+from model.hub.families.positions import read_layers, write_ropes
 from model.hub.family import SIZES, Family, Keys
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec
-from model.hub.tensors import skip_rows
+from model.hub.tensors import QKV, Table, TensorRule, columns, packed, skip_rows
 
 NAMES = """
 bert.embeddings.word_embeddings                    embedding.table
@@ -29,20 +32,19 @@ bert.embeddings.position_embeddings                stack.position.table
 """
 BERT = Family(
     model_type="bert",
-    architecture="BertForMaskedLM",
     spec=BASE | {"kind": "encoder", "position.kind": "learned", **POST_NORM},
     keys={
         **SIZES,
+        "intermediate_size": "ffn.d_ff",
         "hidden_act": "ffn.kind head.mlm_transform",
         "layer_norm_eps": "norm.eps",
         "type_vocab_size": "embedding.type_vocab_size",
-        "tie_word_embeddings": "head.tie_weights",
         "hidden_dropout_prob": "dropout",
     },
     values={"hidden_act": ACTIVATIONS},
-    write=lambda spec, special: {"type_vocab_size": spec["embedding.type_vocab_size"] or 1},
+    write=lambda spec: {"type_vocab_size": spec["embedding.type_vocab_size"] or 1},
     names=NAMES + HEAD,
-    unused=r"(predictions|lm_head)\.bias",  # a second name of the decoder's, if that is tied
+    optional=r"(predictions|lm_head)\.bias",  # a second name of the decoder's, if that is tied
 )
 POSITIONS = "roberta.embeddings.position_embeddings stack.position.table"
 ROBERTA_HEAD = """
@@ -54,22 +56,18 @@ lm_head.decoder                                    head.map
 
 def read_roberta(config: Any, spec: Spec) -> Spec:
     """Positions begin after pad_token_id."""
-    rows, pad = spec["context_length"], config.pad_token_id
-    if pad is None or not 0 <= pad < rows - 1:
-        raise HubError(f"none of {rows} positions is left after pad_token_id ({pad})")
-    return {"context_length": rows - pad - 1}
+    return {"context_length": spec["context_length"] - config.pad_token_id - 1}
 
 
-def write_roberta(spec: Spec, special: Keys) -> Keys:
-    if special.get("pad_token_id") is None:
+def write_roberta(spec: Spec) -> Keys:
+    if spec.get("pad_token_id") is None:
         raise HubError("positions are counted from pad_token_id; this tokenizer has no padding")
-    rows = spec["context_length"] + special["pad_token_id"] + 1
-    return {"max_position_embeddings": rows, **BERT.write(spec, special)}
+    rows = spec["context_length"] + spec["pad_token_id"] + 1
+    return {"max_position_embeddings": rows, **BERT.write(spec)}
 
 
 ROBERTA = BERT.derive(
     "roberta",
-    "RobertaForMaskedLM",
     spec={"head.mlm_transform": "gelu"},
     keys={"hidden_act": "ffn.kind"},
     read=read_roberta,
@@ -77,10 +75,8 @@ ROBERTA = BERT.derive(
     names=NAMES.replace("bert.", "roberta.") + ROBERTA_HEAD,
     rules=lambda spec, config: skip_rows(config.pad_token_id + 1, POSITIONS),
 )
-# export writes a model with one type, or none, as this class and not as BERT
-ONE_TYPE_ROBERTA = ROBERTA._replace(values={**ROBERTA.values, "type_vocab_size": {1: 1}})
-XLM_ROBERTA = ROBERTA.derive("xlm-roberta", "XLMRobertaForMaskedLM")
-CAMEMBERT = ROBERTA.derive("camembert", "CamembertForMaskedLM")
+XLM_ROBERTA = ROBERTA.derive("xlm-roberta")
+CAMEMBERT = ROBERTA.derive("camembert")
 ELECTRA_HEAD = """
 electra.embeddings.position_embeddings             stack.position.table
 generator_predictions.dense                        head.transform.dense
@@ -89,7 +85,6 @@ generator_lm_head                                  head.map
 """
 ELECTRA = BERT.derive(
     "electra",
-    "ElectraForMaskedLM",
     spec=ROBERTA.spec,
     keys={**ROBERTA.keys, "embedding_size": "d_model"},
     names=NAMES.replace("bert.", "electra.") + ELECTRA_HEAD,
@@ -112,18 +107,71 @@ vocab_projector                                      head.map
 """
 DISTILBERT = Family(
     model_type="distilbert",
-    architecture="DistilBertForMaskedLM",
     spec=BERT.spec | {"norm.eps": 1e-12},
     keys={
-        "dim": "d_model",
-        "n_layers": "n_layers",
-        "n_heads": "n_heads",
+        **SIZES,
         "hidden_dim": "ffn.d_ff",
-        "max_position_embeddings": "context_length",
         "activation": "ffn.kind head.mlm_transform",
-        "tie_word_embeddings": "head.tie_weights",
         "dropout": "dropout",
     },
     values={"activation": ACTIVATIONS},
     names=DISTILBERT_NAMES,
+)
+MODERN_NAMES = """
+model.embeddings.tok_embeddings      embedding.table
+model.embeddings.norm                stack.embedding_norm
+model.layers.*.attn_norm             stack.blocks.*.attention_norm
+model.layers.*.attn.Wo               stack.blocks.*.attention.out
+model.layers.*.mlp_norm              stack.blocks.*.ffn_norm
+model.layers.*.mlp.Wo                stack.blocks.*.ffn.out
+model.final_norm                     stack.final_norm
+head.norm                            head.transform.norm
+decoder                              head.map
+"""
+# without classifier_bias, the bias is zero
+NO_BIAS = TensorRule(
+    ("head.transform.dense.weight", "head.transform.dense.bias"),
+    lambda weight: [weight, weight.new_zeros(len(weight))],
+    lambda parts: parts[0],
+)
+
+
+def modern_rules(spec: Spec, config: Any) -> Table:
+    table = {
+        "model.layers.*.attn.Wqkv": packed(QKV),
+        "model.layers.*.mlp.Wi": packed(("ffn.gate", "ffn.up")),
+    }
+    if config.classifier_bias:
+        return table | columns("head.dense head.transform.dense")
+    return table | {"head.dense.weight": NO_BIAS}
+
+
+def write_modern(spec: Spec) -> Keys:
+    keys = write_ropes(spec)
+    return keys | {"local_attention": keys.pop("sliding_window", 128)}
+
+
+MODERNBERT = Family(
+    model_type="modernbert",
+    spec=BASE
+    | {"kind": "encoder", "position.kind": "rope", "block.kind": "modernbert"}
+    | {"embedding_norm": True},
+    keys={
+        **SIZES,
+        "intermediate_size": "ffn.d_ff",
+        "hidden_activation": "ffn.kind",
+        "classifier_activation": "head.mlm_transform",
+        "norm_eps": "norm.eps",
+        "norm_bias": "norm.bias",
+        "attention_bias": "attention.bias attention.o_bias",
+        "mlp_bias": "ffn.bias",
+        "decoder_bias": "head.bias",
+    },
+    values={"hidden_activation": GATED, "classifier_activation": ACTIVATIONS},
+    names=MODERN_NAMES,
+    rules=modern_rules,
+    write=lambda spec: {"classifier_bias": True},
+    read_position=read_layers,
+    write_position=write_modern,
+    note="its head has a bias here, which training changes",
 )

@@ -1,13 +1,14 @@
-"""GPT-2: query, key and value in one matrix, and every matrix transposed."""
+"""GPT-2: query, key and value in one matrix, and every matrix transposed. OPT: learned positions that
+begin at the third row."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from model.hub.family import Family
+from model.hub.family import SIZES, Family
 from model.hub.spec import ACTIVATIONS, BASE, Spec
-from model.hub.tensors import QKV, Table, TensorRule, columns
+from model.hub.tensors import QKV, Table, TensorRule, columns, skip_rows
 
 NAMES = """
 transformer.wte           embedding.table
@@ -44,22 +45,47 @@ def query_key_value(layer: int, divisors: Tensor) -> TensorRule:
 
 GPT2 = Family(
     model_type="gpt2",
-    architecture="GPT2LMHeadModel",
     spec=BASE | {"kind": "decoder", "position.kind": "learned"},
     keys={
-        "n_embd": "d_model",
-        "n_layer": "n_layers",
-        "n_head": "n_heads",
-        "n_positions": "context_length",
+        **SIZES,
         "n_inner": "ffn.d_ff",
         "scale_attn_weights": "attention.scale",
         "activation_function": "ffn.kind",
         "layer_norm_epsilon": "norm.eps",
-        "tie_word_embeddings": "head.tie_weights",
         "resid_pdrop": "dropout",
     },
     values={"scale_attn_weights": {True: None, False: 1.0}, "activation_function": ACTIVATIONS},
-    write=lambda spec, special: {"n_ctx": spec["context_length"]},  # converters read it
+    write=lambda spec: {"n_ctx": spec["context_length"]},  # converters read it
     names=NAMES,
     rules=rules,
+)
+OPT_NAMES = """
+model.decoder.embed_tokens                     embedding.table
+model.decoder.final_layer_norm                 stack.final_norm
+lm_head                                        head.map
+model.decoder.layers.*.self_attn_layer_norm    stack.blocks.*.attention_norm
+model.decoder.layers.*.self_attn.q_proj        stack.blocks.*.attention.query
+model.decoder.layers.*.self_attn.k_proj        stack.blocks.*.attention.key
+model.decoder.layers.*.self_attn.v_proj        stack.blocks.*.attention.value
+model.decoder.layers.*.self_attn.out_proj      stack.blocks.*.attention.out
+model.decoder.layers.*.final_layer_norm        stack.blocks.*.ffn_norm
+model.decoder.layers.*.fc1                     stack.blocks.*.ffn.up
+model.decoder.layers.*.fc2                     stack.blocks.*.ffn.out
+"""
+POSITIONS = "model.decoder.embed_positions stack.position.table"
+OPT = Family(
+    model_type="opt",
+    spec=BASE | {"kind": "decoder", "position.kind": "learned", "norm.eps": 1e-5},
+    keys={
+        **SIZES,
+        "ffn_dim": "ffn.d_ff",
+        "activation_function": "ffn.kind",
+        "enable_bias": "attention.bias attention.o_bias ffn.bias",
+        "layer_norm_elementwise_affine": "norm.weight norm.bias",
+        "dropout": "dropout",
+    },
+    values={"activation_function": ACTIVATIONS},
+    write=lambda spec: {"word_embed_proj_dim": spec["d_model"]},
+    names=OPT_NAMES,
+    rules=lambda spec, config: skip_rows(2, POSITIONS),
 )

@@ -55,7 +55,7 @@ def read(config: Any, spec: Spec) -> Spec:
     return options | {"context_length": getattr(config, "n_positions", 512)}
 
 
-def write(spec: Spec, special: Keys) -> Keys:
+def write(spec: Spec) -> Keys:
     return {
         "n_positions": spec["context_length"],
         "tie_word_embeddings": spec["head.scale_by_inv_sqrt_d"],
@@ -64,7 +64,6 @@ def write(spec: Spec, special: Keys) -> Keys:
 
 T5 = Family(
     model_type="t5",
-    architecture="T5ForConditionalGeneration",
     spec=BASE
     | attention_spec("cross_attention", bias=False, o_bias=False, scale=1.0)
     | RMSNORM_NO_BIAS
@@ -89,4 +88,4 @@ T5 = Family(
     names=ENCODER + ENCODER.replace("encoder", "decoder").replace("layer.1", "layer.2") + CROSS,
     rules=rules,
 )
-MT5 = T5.derive("mt5", "MT5ForConditionalGeneration")
+MT5 = T5.derive("mt5")

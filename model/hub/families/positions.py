@@ -1,4 +1,4 @@
-"""RoPE: the rope_parameters of transformers, and the order of channels."""
+"""Positions: the rope_parameters of transformers, its layer_types, and the order of channels."""
 
 import math
 from typing import Any
@@ -9,9 +9,9 @@ from torch import Tensor
 from configs.errors import HubError
 from configs.registry import Positive, build, check_value, flatten
 from model.hub.family import Keys
-from model.hub.spec import Spec
+from model.hub.spec import Spec, merge_layers
 from model.hub.tensors import Table, columns
-from model.rope_scaling import SCALINGS
+from model.position import SCALINGS
 
 QUERY_KEY = """
 model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
@@ -19,6 +19,9 @@ model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
 """
 SCALING = "position.scaling."
 ORIGINAL = "original_max_position_embeddings"
+# layers that see all positions, and those that see the positions of a window
+FULL, WINDOW = "full_attention", "sliding_attention"
+SIZE = "attention.sliding_window"
 
 
 def yarn_mscale(factor: float, mscale: float) -> float:
@@ -39,26 +42,21 @@ def read_yarn(rope: Keys) -> Keys:
     return options
 
 
-def read_rope(config: Any, spec: Spec) -> Spec:
-    return rope_options(config.rope_parameters, spec)
-
-
-def rope_options(parameters: Keys, spec: Spec) -> Spec:
-    """The family of a class that rotates a part of each head has a rotary_fraction; others do not
-    look at partial_rotary_factor."""
-    rope = dict(parameters)
-    kind = rope.pop("rope_type").replace("default", "none")
+def read_rope(config: Any, spec: Spec, kind: str = FULL) -> Spec:
+    """The rope of all layers, or of this kind. The family of a class that rotates a part of each head
+    has a rotary_fraction; others do not look at partial_rotary_factor."""
+    rope = dict(config.rope_parameters.get(kind, config.rope_parameters))
+    scaling = {"kind": rope.pop("rope_type").replace("default", "none")}
     rope.pop("type", None)  # its older name
     theta = float(check_value("rope_theta", rope.pop("rope_theta"), Positive))
     rotated = rope.pop("partial_rotary_factor", 1.0)
     if "position.rotary_fraction" not in spec:
         rotated = 1.0
     original = rope.pop(ORIGINAL, None)
-    if kind in ("yarn", "llama3"):
+    if scaling["kind"] in ("yarn", "llama3"):
         rope["original_max_position"] = original
-    if kind == "yarn":
+    if scaling["kind"] == "yarn":
         rope = read_yarn(rope)
-    scaling = {"kind": kind}
     checked = build("rope_type", SCALINGS, scaling | rope, shared={})  # refuses unknown keys
     if rope:
         scaling |= vars(checked)
@@ -66,23 +64,57 @@ def rope_options(parameters: Keys, spec: Spec) -> Spec:
     return flatten(options, "position.")
 
 
-def write_rope(spec: Spec) -> Keys:
-    return {"rope_parameters": rope_keys(spec)}
-
-
 def rope_keys(spec: Spec) -> Keys:
     rope = {"rope_type": spec[f"{SCALING}kind"].replace("none", "default")}
     rope["rope_theta"] = spec["position.rope_theta"]
     rope["partial_rotary_factor"] = spec["position.rotary_fraction"]
-    if rope["rope_type"] == "default":
+    if rope["rope_type"] == "default":  # options may be those of other layers
         return rope
     for name, value in spec.items():
-        if name.startswith(SCALING) and value is not None:
-            rope[name.removeprefix(SCALING)] = value
-    del rope["kind"]
-    if "original_max_position" in rope:
-        rope[ORIGINAL] = rope.pop("original_max_position")
+        option = name.removeprefix(SCALING).replace("original_max_position", ORIGINAL)
+        if name.startswith(SCALING) and option != "kind" and value is not None:
+            rope[option] = value
     return rope
+
+
+def write_rope(spec: Spec) -> Keys:
+    return {"rope_parameters": rope_keys(spec)}
+
+
+def windows(config: Any) -> list[int | None]:
+    """That of each layer. ModernBERT counts both sides: half of local_attention is on each, here and
+    there."""
+    window = getattr(config, "sliding_window", None)
+    window = getattr(config, "local_attention", window)
+    types = getattr(config, "layer_types", None) or [WINDOW] * config.num_hidden_layers
+    return [window if kind == WINDOW else None for kind in types]
+
+
+def read_layers(config: Any, spec: Spec) -> Spec:
+    layers = []
+    for kind, window in zip(config.layer_types, windows(config), strict=True):
+        layers.append({SIZE: window, **read_rope(config, spec, kind)})
+    return merge_layers(layers)
+
+
+def split_layers(spec: Spec) -> list[Spec]:
+    """The spec of each layer."""
+    return [spec | changes for changes in spec.get("layers") or [{}] * spec["n_layers"]]
+
+
+def write_layers(spec: Spec) -> Keys:
+    layers = split_layers(spec)
+    keys: Keys = {"layer_types": [WINDOW if layer.get(SIZE) else FULL for layer in layers]}
+    if sizes := [layer[SIZE] for layer in layers if layer.get(SIZE)]:
+        keys["sliding_window"] = sizes[0]
+    return keys | write_rope(layers[0])
+
+
+def write_ropes(spec: Spec) -> Keys:
+    """A rope for each type of layer."""
+    keys = write_layers(spec)
+    ropes = map(rope_keys, split_layers(spec))
+    return keys | {"rope_parameters": dict(zip(keys["layer_types"], ropes, strict=True))}
 
 
 def evens_first(n: int) -> Tensor:

@@ -1,0 +1,284 @@
+"""Llama with changes: DeepSeek-V3 with dense layers; Cohere, Granite, OLMo, Phi, SmolLM3, StableLM, StarCoder2; and, with a
+mixture of experts in every layer, Mixtral and Qwen3-MoE."""
+
+from typing import Any
+
+import torch
+
+from configs.errors import HubError
+from model.hub.families.llama import DECODER, GATE_NAMES, NAMES, own_scale, scale_of
+from model.hub.families.positions import (
+    QUERY_KEY,
+    SIZE,
+    evens_first,
+    read_rope,
+    reordered,
+    split_layers,
+    write_rope,
+    yarn_mscale,
+)
+from model.hub.family import Keys
+from model.hub.spec import ACTIVATIONS, BASE, Spec, attention_spec, merge_layers
+from model.hub.tensors import QKV, Table, TensorRule, packed, scaled
+
+# it rotates neighboring channels, and packs matrices in pairs
+LATENT_NAMES = """
+model.layers.*.self_attn.q_a_proj             stack.blocks.*.attention.query.0
+model.layers.*.self_attn.q_a_layernorm        stack.blocks.*.attention.query.1
+model.layers.*.self_attn.kv_a_layernorm       stack.blocks.*.attention.latent_norm
+"""
+QUERIES = """
+model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
+model.layers.*.self_attn.q_b_proj             stack.blocks.*.attention.query.2
+"""
+DIMS = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
+
+
+def deepseek_rules(spec: Spec, config: Any) -> Table:
+    nope, rotary, value, latent, _ = [spec[f"attention.{dim}"] for dim in DIMS]
+    order = evens_first(rotary) if config.rope_interleave else torch.arange(rotary)
+    query_order = torch.cat([torch.arange(nope), nope + order])
+    # YaRN may scale the attention scores; here the queries carry that factor
+    rope = config.rope_parameters
+    mscale = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
+    scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
+
+    latent_and_key = TensorRule(
+        ("stack.blocks.*.attention.kv_down", "stack.blocks.*.attention.k_rope"),
+        lambda weight: [weight[:latent], weight[latent:][order]],
+        lambda parts: torch.cat([parts[0], parts[1][order.argsort()]]),
+    )
+    keys_and_values = packed(("attention.key", "attention.value"), [nope, value], spec["n_heads"])
+    return reordered(QUERIES, query_order, scale) | {
+        "model.layers.*.self_attn.kv_a_proj_with_mqa": latent_and_key,
+        "model.layers.*.self_attn.kv_b_proj": keys_and_values,
+    }
+
+
+def read_deepseek(config: Any, spec: Spec) -> Spec:
+    if config.first_k_dense_replace < spec["n_layers"]:
+        raise HubError("first_k_dense_replace: only models with dense layers alone are supported")
+    return {}
+
+
+DEEPSEEK = DECODER.derive(
+    "deepseek_v3",
+    without=f"attention_bias head_dim {' '.join(attention_spec('attention'))}",
+    spec={"attention.kind": "mla"},
+    keys={dim: f"attention.{dim}" for dim in DIMS} | {"num_key_value_heads": "n_heads"},
+    values={"rms_norm_eps": {1e-6: 1e-6}},  # that of the norms of latents, whatever it is
+    names=NAMES + GATE_NAMES + LATENT_NAMES,
+    rules=deepseek_rules,
+    read=read_deepseek,
+    write=lambda spec: {"first_k_dense_replace": spec["n_layers"]},
+)
+STABLELM = DECODER.derive(
+    "stablelm",
+    without="rms_norm_eps attention_bias head_dim block.kind",
+    spec={"norm.kind": "layernorm", "norm.bias": True, "position.rotary_fraction": 0.25},
+    keys={
+        "layer_norm_eps": "norm.eps",
+        "use_qkv_bias": "attention.bias",
+        "use_parallel_residual": "block.kind",
+    },
+    values={"use_parallel_residual": {False: "pre", True: "parallel_shared"}},
+)
+STARCODER2 = DECODER.derive(
+    "starcoder2",
+    without="rms_norm_eps attention_bias head_dim",
+    spec=BASE,
+    keys={
+        "norm_epsilon": "norm.eps",
+        "sliding_window": SIZE,
+        "use_bias": "attention.bias attention.o_bias ffn.bias",
+        "residual_dropout": "dropout",
+    },
+    values={"hidden_act": ACTIVATIONS},
+    names=DECODER.names.replace("up_proj", "c_fc").replace("down_proj", "c_proj"),
+)
+OLMO = DECODER.derive(
+    "olmo",
+    without="rms_norm_eps",
+    spec={"norm.kind": "layernorm", "norm.weight": False, "norm.eps": 1e-5},
+    keys={"clip_qkv": ""},
+    values={"clip_qkv": {None: None}},  # few texts have values that are clipped
+)
+# the norms of OLMo 2 are on the outputs of sub-layers, and over all heads of queries and keys
+OLMO2_NAMES = (
+    DECODER.names.replace("post_attention_layernorm", "post_feedforward_layernorm")
+    .replace("input_layernorm", "post_attention_layernorm")
+    .replace("query_norm", "query_norm.norm")
+    .replace("key_norm", "key_norm.norm")
+)
+OLMO2 = DECODER.derive(
+    "olmo2", spec={"block.kind": "olmo2", "attention.qk_norm": "full"}, names=OLMO2_NAMES
+)
+PHI_NAMES = """
+model.embed_tokens                       embedding.table
+model.final_layernorm                    stack.final_norm
+lm_head                                  head.map
+model.layers.*.input_layernorm           stack.blocks.*.attention_norm
+model.layers.*.self_attn.q_proj          stack.blocks.*.attention.query
+model.layers.*.self_attn.k_proj          stack.blocks.*.attention.key
+model.layers.*.self_attn.v_proj          stack.blocks.*.attention.value
+model.layers.*.self_attn.dense           stack.blocks.*.attention.out
+model.layers.*.self_attn.q_layernorm     stack.blocks.*.attention.query_norm
+model.layers.*.self_attn.k_layernorm     stack.blocks.*.attention.key_norm
+model.layers.*.mlp.fc1                   stack.blocks.*.ffn.up
+model.layers.*.mlp.fc2                   stack.blocks.*.ffn.out
+"""
+PHI = DECODER.derive(
+    "phi",
+    without="rms_norm_eps attention_bias head_dim",
+    spec=BASE
+    | {"block.kind": "parallel_shared", "head.bias": True, "position.rotary_fraction": 0.5},
+    keys={
+        "layer_norm_eps": "norm.eps",
+        "qk_layernorm": "attention.qk_norm",
+        "resid_pdrop": "dropout",
+    },
+    values={"hidden_act": ACTIVATIONS, "qk_layernorm": {False: "none", True: "head"}},
+    names=PHI_NAMES,
+)
+
+
+def phi3_rules(spec: Spec, config: Any) -> Table:
+    query = spec["n_heads"] * spec["attention.head_dim"]
+    key = query // spec["attention.queries_per_kv"]
+    return {
+        "model.layers.*.self_attn.qkv_proj": packed(QKV, [query, key, key]),
+        "model.layers.*.mlp.gate_up_proj": packed(("ffn.gate", "ffn.up")),
+    }
+
+
+PHI3 = DECODER.derive(
+    "phi3",
+    without="attention_bias",
+    spec={"position.rotary_fraction": 1.0},
+    keys={"sliding_window": SIZE},
+    names=NAMES,
+    rules=phi3_rules,
+)
+
+
+def cohere_rules(spec: Spec, config: Any) -> Table:
+    """It rotates neighboring channels, and scales the logits; here the norm before them."""
+    heads = reordered(QUERY_KEY, evens_first(spec["attention.head_dim"]))
+    return heads | scaled("model.norm stack.final_norm", config.logit_scale)
+
+
+COHERE = DECODER.derive(
+    "cohere",
+    without="rms_norm_eps",
+    spec={"norm.kind": "layernorm", "block.kind": "parallel_shared"},
+    keys={"layer_norm_eps": "norm.eps"},
+    rules=cohere_rules,
+    write=lambda spec: {"logit_scale": 1.0},
+)
+ONES = {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
+OUTPUTS = """
+model.layers.*.self_attn.o_proj      stack.blocks.*.attention.out
+model.layers.*.mlp.down_proj         stack.blocks.*.ffn.out
+"""
+
+
+def granite_rules(spec: Spec, config: Any) -> Table:
+    """Of its four multipliers, that of the attention scores is an option here; the others are part
+    of the weights."""
+    divisor = config.logits_scaling
+    if spec["head.tie_weights"]:  # the head has the scaled embedding, too
+        divisor *= config.embedding_multiplier
+    table = scaled("model.embed_tokens embedding.table", config.embedding_multiplier)
+    table |= scaled(OUTPUTS, config.residual_multiplier)
+    return table | scaled("model.norm stack.final_norm", 1 / divisor)
+
+
+GRANITE = DECODER.derive(
+    "granite",
+    keys={"mlp_bias": "ffn.bias"},
+    rules=granite_rules,
+    read=lambda config, spec: own_scale(spec, config.attention_multiplier),
+    write=lambda spec: {"attention_multiplier": scale_of(spec), **ONES},
+)
+
+
+def read_smollm3(config: Any, spec: Spec) -> Spec:
+    """Every fourth layer has no positions, or those whose flag is 0."""
+    rope = {"position.kind": "rope", **read_rope(config, spec)}
+    flags = config.no_rope_layers[: spec["n_layers"]]
+    return merge_layers([rope if flag else {"position.kind": "none"} for flag in flags])
+
+
+def write_smollm3(spec: Spec) -> Keys:
+    flags = [int(layer["position.kind"] == "rope") for layer in split_layers(spec)]
+    rope = write_rope(spec) if any(flags) else {}
+    return {"no_rope_layers": flags, **rope}
+
+
+SMOLLM3 = DECODER.derive(
+    "smollm3",
+    without="position.kind",
+    keys={"mlp_bias": "ffn.bias"},
+    read_position=read_smollm3,
+    write_position=write_smollm3,
+)
+EXPERTS = """
+model.layers.*.mlp.gate                           stack.blocks.*.ffn.router
+model.layers.*.mlp.experts.down_proj              stack.blocks.*.ffn.experts.out.weight
+"""
+GATE_AND_UP = TensorRule(
+    ("stack.blocks.*.ffn.experts.gate.weight", "stack.blocks.*.ffn.experts.up.weight"),
+    lambda weight: list(weight.chunk(2, 1)),
+    lambda parts: torch.cat(parts, 1),
+)
+
+
+def read_balance(config: Any, spec: Spec) -> Spec:
+    """The loss of transformers has the balance of experts only if it returns their logits."""
+    balance = config.router_aux_loss_coef if config.output_router_logits else 0.0
+    return {"ffn.balance_loss": balance}
+
+
+def write_balance(spec: Spec) -> Keys:
+    balance = spec["ffn.balance_loss"]
+    return {"router_aux_loss_coef": balance, "output_router_logits": balance > 0}
+
+
+MIXTRAL = DECODER.derive(
+    "mixtral",
+    without="attention_bias ffn.bias",
+    spec={"ffn.kind": "moe", "ffn.n_shared": 0},
+    keys={
+        "intermediate_size": "ffn.expert.d_ff",
+        "hidden_act": "ffn.expert.kind",
+        "num_local_experts": "ffn.n_experts",
+        "num_experts_per_tok": "ffn.top_k",
+        "sliding_window": SIZE,
+    },
+    names=DECODER.names + EXPERTS,
+    rules=lambda spec, config: {"model.layers.*.mlp.experts.gate_up_proj": GATE_AND_UP},
+    read=read_balance,
+    write=write_balance,
+)
+
+
+def write_qwen3_moe(spec: Spec) -> Keys:
+    """The weight of a single expert is its probability here, and those of several add up to 1."""
+    keys = {
+        "norm_topk_prob": spec["ffn.top_k"] > 1,
+        "use_sliding_window": spec.get(SIZE) is not None,
+    }
+    return keys | write_balance(spec)
+
+
+QWEN3_MOE = MIXTRAL.derive(
+    "qwen3_moe",
+    without="intermediate_size num_local_experts",
+    spec={"attention.qk_norm": "head"},
+    keys={
+        "attention_bias": "attention.bias attention.o_bias",
+        "moe_intermediate_size": "ffn.expert.d_ff",
+        "num_experts": "ffn.n_experts",
+    },
+    write=write_qwen3_moe,
+)
