@@ -95,25 +95,21 @@ class Rope(Position):
         super().__init__()
         self.rope_theta = rope_theta
         self.width = int(rotary_dim * rotary_fraction)
-        if self.width % 2 or self.width == 0:
-            product = f"rotary_fraction ({rotary_fraction}) of {rotary_dim} is {self.width}"
-            raise ValueError(f"{product} channels; rope needs an even number above 0")
-        self.scaling: Any = None
-        if scaling is not None and scaling != {"kind": "none"}:
-            self.scaling = build("scaling", SCALINGS, scaling, shared={})
+        if self.width % 2 or not self.width:
+            product = (
+                f"rotary_fraction ({rotary_fraction}) of {rotary_dim} is {self.width} channels"
+            )
+            raise ValueError(f"{product}; rope needs an even number above 0 (or position=none)")
+        self.scaling: Any = build("scaling", SCALINGS, scaling or {"kind": "none"}, {})
 
     def rotary(self, x: Tensor, pos: Tensor) -> Rotate:
         inv_freq = inv_frequencies(self.width, self.rope_theta, x)
-        if self.scaling is not None:
-            inv_freq = self.scaling(inv_freq, self.rope_theta)
+        inv_freq = self.scaling(inv_freq, self.rope_theta)
 
         angle = pos[:, None, :, None] * inv_freq
         angle = torch.cat([-angle, angle], -1)  # of both channels of each pair
-        cos = angle.cos()
-        sin = angle.sin()
-        if self.scaling is not None:
-            cos = cos * self.scaling.mscale
-            sin = sin * self.scaling.mscale
+        cos = angle.cos() * self.scaling.mscale
+        sin = angle.sin() * self.scaling.mscale
 
         def rotate(heads: Tensor) -> Tensor:
             # (a, b) becomes (a cos - b sin, b cos + a sin): roll swaps them, sin has the minus.

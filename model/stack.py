@@ -19,7 +19,7 @@ from model.norm import norm_factory
 from model.position import Position
 from model.position_bias import POSITIONS
 
-ContextOf = Callable[[Position, Any, Any], AttentionContext]  # position, rotate, window
+ContextOf = Callable[..., AttentionContext]  # of (position, rotate, window)
 
 
 def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | None) -> Block:

@@ -47,8 +47,9 @@ class Checkpointer:
         with self.run.swapped():
             tensors = self.tensors()
             if self.form_of(tensors) != self.form:
+                reason = "a checkpoint would not hold what a step has changed"
                 hint = "an optimizer names all its state, of tensors, in start_state"
-                raise ValueError(f"a checkpoint would not hold what a step has changed: {hint}")
+                raise ValueError(f"{reason}: no frozen parameter may change, and {hint}")
             copies = {file: self.copied(named) for file, named in tensors.items()}
         self.saved = state.step
         if world.is_main:
@@ -80,7 +81,9 @@ class Checkpointer:
         state in a step, or changes its options, could not be resumed."""
         groups = groups_of(self.run.optimizers)
         options = [{**group, "params": None, "lr": None} for group in groups]
-        return [*map(list, tensors.values()), *options]
+        # a frozen parameter is kept once, as it is before the first step
+        frozen = [tensor._version for tensor in frozen_tensors(self.run.model).values()]
+        return [*map(list, tensors.values()), *options, frozen]
 
     def copied(self, tensors: checkpoint.Tensors) -> checkpoint.Tensors:
         """Whole and on the host; of the main process."""
@@ -169,6 +172,7 @@ class Checkpointer:
         if frozen := frozen_tensors(self.run.model):
             config = checkpoint.read_config(self.folder)
             fill(frozen, checkpoint.read_frozen(self.folder, config, frozen))
+            self.form = self.form_of(self.tensors())
         if stored["scaler"]:
             world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step

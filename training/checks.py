@@ -4,6 +4,7 @@ lack it."""
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from configs.cli import warn
@@ -40,11 +41,11 @@ def held_by(value: Any) -> Iterator[Any]:
 def check_batches(objective: Any, loader: Any) -> None:
     """Refuse an objective that counts its calls, or remembers them: a resumed run starts anew."""
     before = repr(vars(objective))
-    loader.batch(0)
-    if repr(vars(objective)) != before:
+    first, again = [loader.batch(0).targets for _ in range(2)]
+    if repr(vars(objective)) != before or not torch.equal(first, again):
         name = type(objective).__name__
         reason = "a batch may depend on its rows and draws alone"
-        raise ValueError(f"{name} changes its attributes when it makes a batch; {reason}")
+        raise ValueError(f"{name} changes when it makes a batch; {reason}")
 
 
 def check_gradients(run: Run) -> None:

@@ -4,6 +4,7 @@ import subprocess
 from functools import partial, wraps
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -90,7 +91,16 @@ def test_an_objective_that_counts(start, monkeypatch):
         return batch(objective, *inputs)
 
     monkeypatch.setattr(NextToken, "batch", counted)
-    assert "NextToken changes its attributes when it makes a batch" in start(code=2).err
+    assert "NextToken changes when it makes a batch" in start(code=2).err
+
+
+def test_an_objective_with_a_generator(start, monkeypatch):
+    batch = NextToken.batch
+    generator = np.random.default_rng(0)
+    monkeypatch.setattr(
+        NextToken, "batch", lambda self, rows, *rest: batch(self, generator.permuted(rows), *rest)
+    )
+    assert "NextToken changes when it makes a batch" in start(code=2).err
 
 
 def freeze(module):
@@ -112,6 +122,20 @@ def test_frozen_weights_of_an_own_part(start, own):
     assert run_command(lambda: sample.main(["--run", "runs/full", "--prompt", "the"])) == 0
     start("init_from=runs/full", "name=tuned", "train.steps=1", "seed=5")
     assert load_file("runs/tuned/frozen.safetensors").keys() == held.keys()
+
+
+def test_a_frozen_weight_that_changes(start, own, monkeypatch):
+    """A resumed run would have what it was before."""
+    own(freeze)
+    forward = MLP.forward
+
+    def fill_and_forward(module, x):
+        if not module.out.weight.requires_grad:
+            module.out.weight.fill_(0.5)
+        return forward(module, x)
+
+    monkeypatch.setattr(MLP, "forward", fill_and_forward)
+    assert "no frozen parameter may change" in start(*USE, code=2).err
 
 
 # ---- parameters that a loss does not reach

@@ -56,7 +56,7 @@ def check(**changes):
     net = alive(tiny(**changes))
     made = batch()
     expected = loss_and_gradients(net, alone())
-    found = loss_and_gradients(net, [made[:2]])
+    found = loss_and_gradients(net, [(made.inputs, made.targets)])
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
