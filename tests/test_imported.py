@@ -54,7 +54,8 @@ def imported(request, tmp_path, monkeypatch):
         model, backend = build_hf(name), TOKENIZERS[request.param]()
         backend.add_special_tokens(["<mask>"])
         ids = [(token, backend.token_to_id(token)) for token in ("<eos>", "<pad>")]
-        backend.post_processor = processors.TemplateProcessing(TEMPLATES[name], special_tokens=ids)
+        template = processors.TemplateProcessing(TEMPLATES[name], special_tokens=ids)
+        backend.post_processor = processors.Sequence([processors.ByteLevel(), template])
         save(model, HF)
         roles = {"eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"}
         tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
@@ -160,9 +161,14 @@ def test_generation_rules_are_obeyed(name, imported, run):
     _, output = hf_generate(model, tokenizer)
     assert generated(run, *args, "--repetition-penalty", "2")["ids"] == output[n_prompt:]
     if name == "bart":
-        model.generation_config.update(repetition_penalty=1.3, num_beams=3, early_stopping="never")
+        model.generation_config.update(
+            repetition_penalty=1.3, num_beams=3, early_stopping="never", length_penalty=2.0
+        )
         _, output = hf_generate(model, tokenizer)
-        assert generated(run, "--source", PROMPT, "--beams", "3")["ids"] == output[n_prompt:]
+        assert (
+            generated(run, "--source", PROMPT, "--beams", "3", "--length-penalty", "2")["ids"]
+            == output[n_prompt:]
+        )
 
 
 @pytest.mark.parametrize("name", ["mistral", "bart"])
@@ -234,6 +240,3 @@ def test_decoders_generate_as_in_transformers(imported, run):
     expected = tokenizer.decode(output, skip_special_tokens=True)
     assert expected == PROMPT + row["text"]
     assert run(*args, "--max-new-tokens", "12") == f"{expected}\n"
-    stop = row["text"][3:6]
-    stopped = generated(run, *args, "--stop", stop)
-    assert stopped["text"] == row["text"][: row["text"].index(stop)]

@@ -259,14 +259,6 @@ def test_masks_of_a_source_are_sentinels(home):
     assert ids == [*b"a[MASK]"], "to others it is text"
 
 
-def test_beam_search(rows):
-    args = ["--source", "abc", *limit(6)]
-    [greedy] = rows(*args, name="bart")
-    [best] = rows(*args, "--beams", "4", "--length-penalty", "0", name="bart")
-    assert sum(best["logprobs"]) >= sum(greedy["logprobs"])
-    assert rows("--prompt", *args[1:], name="bart") == [greedy]
-
-
 def test_the_model_and_the_prompt_of_a_decoder(run, monkeypatch):
     """The weights are cast once, and training on pairs puts a start token behind the source."""
     decode = Mock(return_value=[])

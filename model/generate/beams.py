@@ -3,6 +3,7 @@ step."""
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 
 import torch
 from torch import nn
@@ -37,8 +38,7 @@ def beam_search(
     check_value("length_penalty", length_penalty, float)
     state = DecodingState(model, prompts, sources, max_new_tokens)
     active: list[Steps] = [[]]
-    best = active[0]
-    best_score = -math.inf
+    best = (-math.inf, active[0])
 
     for length in range(1, max_new_tokens + 1):
         logprobs_BV = state.next_logits().log_softmax(-1)
@@ -62,9 +62,8 @@ def beam_search(
             steps = [*active[row], DecodeStep([i], [chosen[rank]])]
             if i in stop or length == max_new_tokens:
                 final = score(steps, length, length_penalty)
-                if rank < beams and final > best_score:
-                    best = steps
-                    best_score = final
+                if rank < beams:
+                    best = max(best, (final, steps), key=itemgetter(0))
             elif len(longer) < beams:
                 rows.append(row)
                 ids.append(i)
@@ -73,9 +72,9 @@ def beam_search(
         # at best each further token has probability 1; which length is best depends on the penalty
         lengths = (length + 1, max_new_tokens)
         bounds = [score(steps, n, length_penalty) for steps in longer for n in lengths]
-        if max(bounds, default=-math.inf) <= best_score:
+        if max(bounds, default=-math.inf) <= best[0]:
             break
 
         state.branch(rows, ids)
         active = longer
-    return best
+    return best[1]

@@ -128,5 +128,9 @@ DATA = [
         PARALLEL + "data.source=gap.txt data.target=three.txt",
         "gap.txt:2: the source or the target is empty",
     ),
+    (
+        PARALLEL + "data.source=three.txt data.target=gap.txt",
+        "three.txt:2: the source or the target is empty",
+    ),
 ]
 BAD = [(typed, 2, part) for typed, part in CONFIG] + [(typed, 3, part) for typed, part in DATA]

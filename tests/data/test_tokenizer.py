@@ -51,12 +51,6 @@ def test_incremental_decoding_never_splits_a_character(tokenizer):
     assert shown + stream([], final=True) == TEXT
 
 
-def test_incomplete_utf8_decodes_to_the_replacement_character():
-    stream = make("byte").incremental_decoder()
-    assert stream("a東".encode()[:3]) == "a"
-    assert stream([], final=True) == "�"
-
-
 def test_state_round_trip(tokenizer):
     state = json.loads(json.dumps(tokenizer.state()))
     again = tokenizer_from_state(state)

@@ -24,14 +24,14 @@ PLAIN = LossConfig(label_smoothing=0.0, z_loss=0.0)
 
 
 def every_part(*but):
-    """Of ours, attentions are tested in all architectures, and other parts in the first. Those of a
+    """Of ours, attentions and positions are tested in all architectures, other parts in the first. Those of a
     file of your own are tested in all of them, and all parts in an architecture of your own."""
     cases = []
     for group in PARTS:
         for kind in kinds(group):
             for place, architecture in enumerate(architectures(*but)):
                 own = [param.id for param in (kind, architecture) if not isinstance(param, str)]
-                if own or group == "attention" or place == 0:
+                if own or group in ("attention", "position") or place == 0:
                     values = [
                         param if isinstance(param, str) else param.values[0]
                         for param in (kind, architecture)
@@ -90,7 +90,7 @@ def test_loading(group, kind, architecture):
     assign_weights(loaded, saved).eval()
     assert_close(loaded(**inputs), expected)
     prepare(loaded.float())
-    torch.testing.assert_close(loaded(**inputs).double(), expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(loaded(**inputs).double(), expected, rtol=1e-4, atol=1e-4)
 
 
 @every_part("encoder")
@@ -104,6 +104,8 @@ def test_generation(group, kind, architecture, replayed):  # noqa: F811
     expected = []
     for i, (prompt, source) in enumerate(zip(PROMPTS, sources, strict=True)):
         expected.append(uncached(net, prompt, 20, source, HOT, i))
+        own = options | {"row_ids": [i], "sources": [source] if source else []}
+        assert collect(generate(net, [prompt], **own)) == expected[-1:]
     assert collect(generate(net, PROMPTS, **options)) == expected
     if all(parameter.ndim < 3 for parameter in net.parameters()):  # experts wait for the host
         replayed(net, PROMPTS, **options)

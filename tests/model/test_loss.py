@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from model.cpu import CrossEntropy
 from model.embedding import Head
 from model.loss import CHUNK, IGNORE_INDEX, loss
 from tests.parts import thin
@@ -54,14 +53,6 @@ def test_sum_and_gradients(rows, keep, options, extra):
     assert loss(hidden, head, targets, count, **extra)[0] == total
     with torch.no_grad():
         torch.testing.assert_close(loss(hidden, head, targets, **extra)[0], expected)
-
-
-def test_the_cross_entropy_of_a_cpu_equals_torch():
-    """Also times a factor."""
-    logits = torch.linspace(-50, 50, 60, dtype=torch.float64).view(10, 6).requires_grad_()
-    targets = torch.arange(10) % 6
-    expected = F.cross_entropy(logits, targets, reduction="sum")
-    assert_same(CrossEntropy.apply(logits, targets), expected, [logits])
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile does it itself

@@ -103,8 +103,6 @@ def resume(run, start):
     run("name=mine", "train.steps=0", "optimizer=muon", "eval.every=null", "schedule.warmup=2")
     return partial(start, "name=mine", "resume=true", "dry_run=true")
 
-    return resume
-
 
 CHANGES = {
     # what a run is may not change

@@ -1,7 +1,6 @@
 """What users do with train.py, from the command line to the files of the run."""
 
 import errno
-import json
 import math
 import re
 from pathlib import Path
@@ -16,7 +15,6 @@ from model import checkpoint
 from model.checkpoint import list_checkpoints, load_run, read_best
 from tests.parts import names
 from tests.training.runs import read_lines, rows, weights, with_usual
-from training import summary
 from training.run_folder import code_hashes
 from training.settings import compose_run
 
@@ -61,24 +59,6 @@ def test_what_a_run_prints(start):
     assert "\nsaved to runs/lines, with curve.png; next:\n" in output
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert yaml.safe_load((folder / "config.yaml").read_text())["code"] == code_hashes()
-
-
-def test_only_the_first_run_on_a_text_compresses_it(start, monkeypatch):
-    def lines():
-        return re.findall("^(?:gzip|xz).*", start("train.steps=1").out, re.MULTILINE)
-
-    first = lines()
-    monkeypatch.delattr(summary, "baselines")
-    assert len(first) == 3 and lines() == first
-
-
-@pytest.mark.quick
-def test_the_checkpoints_of_a_run(run):
-    folder = run("checkpoint.every=1", "checkpoint.keep=2", "eval.every=null")
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000004", "step-00000003"]
-    files = ["model.safetensors", "optimizer.safetensors", "state.json"]
-    newest = list_checkpoints(folder)[0]
-    assert sorted(json.loads((newest / "manifest.json").read_text())) == files
 
 
 OBSERVERS = [

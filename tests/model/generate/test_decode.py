@@ -1,4 +1,5 @@
-"""Decoding through the KV cache equals full forward passes, for every row on its own."""
+"""Decoding around the context length, ends and errors. (That it equals full forward passes with every
+part is in test_grid_in_use.py.)"""
 
 from itertools import takewhile
 
@@ -7,7 +8,7 @@ import torch
 
 from model.generate.decode import decode, generate
 from model.generate.sampling import GREEDY, Sampling, sample_next, uniform
-from tests.parts import VOCABULARY, alive, names, part, tiny, tokens
+from tests.parts import VOCABULARY, alive, part, tiny, tokens
 
 
 def lively(kind="decoder", **changes):
@@ -44,32 +45,6 @@ def uncached(net, prompt, count, source=None, sampling=GREEDY, row_id=0):
 PROMPTS = [tokens(n, seed=n).tolist() for n in (5, 1, 9)]
 SOURCES = [tokens(n, seed=50 + n).tolist() for n in (7, 12, 2)]
 HOT = Sampling(temperature=1.5, top_k=20, top_p=0.95, repetition_penalty=1.3, seed=7)
-
-
-CASES = [
-    ("decoder", "mha_nobias", GREEDY),
-    ("decoder", "gqa", HOT),
-    ("decoder", "mla", HOT),
-    ("encoder_decoder", "mha", HOT),
-]
-
-
-@pytest.mark.parametrize("position", names("position"))
-@pytest.mark.parametrize(("kind", "attention", "sampling"), CASES)
-def test_cached_equals_full(kind, attention, sampling, position):
-    """In a batch or alone, also past the context of 16."""
-    net = lively(kind, attention=part("attention", attention), position=part("position", position))
-    sources = [[], [], []] if kind == "decoder" else SOURCES
-    options = {"max_new_tokens": 20, "sampling": sampling}
-    alone = []
-    for i, prompt in enumerate(PROMPTS):
-        row = uncached(net, prompt, 20, sources[i], sampling, i)
-        own = [source for source in sources[i : i + 1] if source]
-        assert collect(generate(net, [prompt], sources=own, row_ids=[i], **options)) == [row]
-        alone.append(row)
-    assert alone[0] != alone[1] != alone[2]
-    batched = generate(net, PROMPTS, sources=[*filter(None, sources)], **options)
-    assert collect(batched) == alone
 
 
 def test_around_the_context_length():

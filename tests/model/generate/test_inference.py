@@ -12,22 +12,16 @@ from model.linear import Part, project
 from tests.parts import ARCHITECTURES, alive, part, tiny, tokens
 
 
-@pytest.mark.parametrize("attention", ["mha", "gqa", "mla"])
+@pytest.mark.parametrize(("attention", "n_merged"), [("gqa", 2), ("mla", 1)])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_a_prepared_model_gives_the_same_logits(kind, attention):
-    """Its maps are merged and packed."""
+def test_the_maps_of_a_prepared_model_are_merged_and_packed(kind, attention, n_merged):
+    """That it gives the same logits is in test_grid_in_use.py."""
     parts = {"attention": part("attention", attention), "ffn": part("ffn", "swiglu")}
     net = alive(tiny(kind, **parts))
-    inputs = {"tokens": tokens(3, 7)}
-    if kind == "encoder_decoder":
-        inputs["source"] = tokens(3, 5)
-    expected = net(**inputs)
     prepare(net.float())
     merged = {id(module.whole) for module in net.modules() if type(module) is Part}
     assert len(merged) == len(blocks_of(net)) * (1 if attention == "mla" else 2)
     assert not any(type(module) is nn.Linear for module in net.modules())
-    with torch.inference_mode():
-        torch.testing.assert_close(net(**inputs).double(), expected, rtol=1e-4, atol=1e-4)
 
 
 PACKED = [torch.float32]
@@ -37,6 +31,8 @@ if torch.ops.mkldnn._is_mkldnn_bf16_supported():
 
 @pytest.mark.parametrize("dtype", PACKED)
 def test_a_packed_row_does_not_depend_on_the_others(dtype):
+    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("on this CPU, maps in bfloat16 are not packed")
     linear = nn.Linear(100, 52).to(dtype).requires_grad_(False)
     packed = PackedLinear(linear)
     assert torch.equal(packed.weight, linear.weight)

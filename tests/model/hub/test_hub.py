@@ -315,7 +315,6 @@ BAD_FOLDERS = [
         dict(layer_types=["sliding_attention"]),
         "config.json: .*num_hidden_layers. .3. must be equal to the number of .layer_types. .1.",
     ),
-    ("gpt_neox", dict(rotary_pct=0, rope_parameters=...), "rotary_fraction is 0"),
     (
         "modernbert",
         dict(local_rope_theta=None, rope_parameters=...),
@@ -357,7 +356,6 @@ BAD_FOLDERS = [
     ),
     ("bert", {"cls.predictions.bias": ...}, "cls.predictions.decoder.bias is missing, 1 tensors"),
     ("bart", {"lm_head.weight": torch.ones(ROWS, 32)}, "lm_head.weight has no counterpart, 1"),
-    ("gpt2", {"lm_head.weight": torch.ones(ROWS, 32)}, "lm_head.weight has no counterpart, 1"),
     ("qwen3_moe", dict(mlp_only_layers=[1]), "model.layers.1.mlp.down_proj.weight is missing, 3"),
     ("mixtral", {EXPERT: ...}, "transformers cannot load it: .*conversion of the weights"),
 ]

@@ -7,10 +7,8 @@ import pytest
 import torch
 import transformers as hf
 
-from configs import registry
 from configs.compose import compose
 from configs.errors import HubError, NonFiniteError
-from data.tokenizers.train import TOKENIZERS
 from model.hub import convert
 from model.hub.__main__ import import_run
 from model.hub.convert import export, load_hf
@@ -18,19 +16,19 @@ from model.hub.families.llama import LLAMA
 from model.hub.spec import config_from_spec, spec_from_config
 from model.transformer import build_model
 from model.weights import read_json
+from tests.data.test_huggingface import SAMPLE
+from tests.data.test_tokenizer import make
 from tests.model.hub.hub_models import AUTO, edit_config, logits, randomize
 from tests.parts import PARTS, part, thin
 
-TEXT = "def fall(self):  # don't\n\treturn 12345 + x[10]\r\n" * 9
+TEXT = SAMPLE * 3
 SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
 
 
 def build(overrides, kind="byte", specials=("end", "pad", "start", "mask")):
     """(model, tokenizer, config) with random weights."""
     config = compose([*SIZES, *overrides.split()]).model
-    options = part("tokenizer", kind) | ({"vocab_size": 290} if kind == "bpe" else {})
-    trainer = registry.build("tokenizer", TOKENIZERS, options, {})
-    tokenizer = trainer.train(lambda include_val: iter([TEXT]), specials)
+    tokenizer = make(kind, TEXT, specials)
     return randomize(build_model(config, tokenizer.vocab_size)), tokenizer, config
 
 
@@ -87,8 +85,8 @@ EXPORTS = [
     ("model=t5 model.head.scale_by_inv_sqrt_d=false", "char", "T5"),
     ("model=flan_t5 model.encoder.n_layers=3", "byte", "T5"),
     ("model=bart ffn=relu attention=mha_nobias model.head.tie_weights=false", "bpe", "Bart"),
-    ("model=vaswani model.position.layout=halves", "bpe", "Marian"),
-    ("model=vaswani", "char", "Marian"),
+    ("model=vaswani model.position.layout=halves", "char", "Marian"),
+    ("model=vaswani", "bpe", "Marian"),
     ("model=gpt2 position=sinusoidal", "byte", "GPT2"),
     (f"model=llama {EXPERTS}", "bpe", "Mixtral"),
     (f"model=llama attention=mha_qknorm {EXPERTS} model.ffn.balance_loss=1", "byte", "Qwen3Moe"),
