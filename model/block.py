@@ -31,7 +31,6 @@ class AttentionContext(NamedTuple):
     documents: Tensor | None = None  # (B, T), the number of the document of each token
     tokens: Tensor | None = None  # (B, T), token ids
     shared: Any = None  # Shared, new in each forward pass
-    cache: Any = None  # in decoding, the State of the part that is told
 
 
 States = dict[str, State] | None  # of a layer, by the names of its parts
@@ -39,10 +38,10 @@ SubLayer = Callable[[Tensor], Tensor]
 
 
 def asked_by(part: nn.Module) -> set[str]:
-    """The fields of AttentionContext that its forward has a parameter for."""
+    """What its forward has a parameter for: fields of AttentionContext, and its cache."""
     parameters = signature(part.forward).parameters.values()
     names = {p.name for p in parameters if p.kind is not p.VAR_POSITIONAL}
-    return names & {*AttentionContext._fields}
+    return names & {*AttentionContext._fields, "cache"}
 
 
 class Block(nn.Module):
@@ -66,7 +65,6 @@ class Block(nn.Module):
         self.attention = attention
         self.cross: Any = cross
         self.ffn = ffn
-        self.sub_layers = ["attention", "ffn"] if cross is None else ["attention", "cross", "ffn"]
         basic = {"mask", "rotate", "cache"}
         self.asked = {"attention": basic | asked_by(attention), "ffn": asked_by(ffn)}
         self.make_norms(norm)
@@ -80,28 +78,35 @@ class Block(nn.Module):
     def new_states(self, slots: Slots) -> dict[str, State]:
         """For decoding: one for each part with a method new_cache, and one for cross-attention."""
         parts: dict[str, Any] = dict(self.named_children())
-        states = {
-            name: part.new_cache(slots)
-            for name, part in parts.items()
-            if hasattr(part, "new_cache")
-        }
+        states = {}
+        for name, part in parts.items():
+            if hasattr(part, "new_cache"):
+                states[name] = part.new_cache(slots)
         return states | {"cross": MemoryCache()}
 
     def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        for name in self.sub_layers:
-            layer = partial(self.compute, name, context, states)
-            x = self.residual(x, layer, getattr(self, f"{name}_norm"))
-        return x
+        attend = partial(self.self_attend, context=context, states=states)
+        x = self.residual(x, attend, self.attention_norm)
+        if self.cross is not None:
+            attend = partial(self.cross_attend, context=context, states=states)
+            x = self.residual(x, attend, self.cross_norm)
+        feed = partial(self.feed_forward, context=context, states=states)
+        return self.residual(x, feed, self.ffn_norm)
 
-    def compute(self, name: str, context: AttentionContext, states: States, x: Tensor) -> Tensor:
-        """What a sub-layer adds; it is told what it asks for."""
-        if states is not None:
-            context = context._replace(cache=states.get(name))
-        if name == "cross":
-            memory = context.memory
-            return self.cross(x, memory, mask=context.memory_mask, cache=context.cache)
-        told = {field: getattr(context, field) for field in self.asked[name]}
-        return getattr(self, name)(x, **told)
+    def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        return self.attention(x, **self.told("attention", context, states))
+
+    def cross_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        own = states and states["cross"]
+        return self.cross(x, context.memory, mask=context.memory_mask, cache=own)
+
+    def feed_forward(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        return self.ffn(x, **self.told("ffn", context, states))
+
+    def told(self, name: str, context: AttentionContext, states: States) -> dict[str, Any]:
+        """What this part asks for."""
+        own = states and states.get(name)
+        return {key: own if key == "cache" else getattr(context, key) for key in self.asked[name]}
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:

@@ -1,7 +1,5 @@
 """Blocks with norms at other places than before each sub-layer."""
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from model.block import BLOCKS, AttentionContext, Block, PreNormBlock, States, SubLayer
@@ -34,7 +32,7 @@ class Olmo2Block(Block):
         return x + self.drop(norm(layer(x)))
 
 
-class SandwichBlock(PreNormBlock):
+class SandwichBlock(Block):
     """Pre-norm, with another norm on each sub-layer's output (arxiv.org/abs/2105.13290)."""
 
     def make_norms(self, norm: MakeNorm) -> None:
@@ -43,19 +41,24 @@ class SandwichBlock(PreNormBlock):
         self.ffn_added_norm = norm()
         self.cross_added_norm = nn.Identity() if self.cross is None else norm()
 
-    def compute(self, name: str, context: AttentionContext, states: States, x: Tensor) -> Tensor:
-        added = super().compute(name, context, states, x)
-        return getattr(self, f"{name}_added_norm")(added)
+    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
+        added = self.self_attend(self.attention_norm(x), context, states)
+        x = x + self.drop(self.attention_added_norm(added))
+        if self.cross is not None:
+            added = self.cross_attend(self.cross_norm(x), context, states)
+            x = x + self.drop(self.cross_added_norm(added))
+        added = self.feed_forward(self.ffn_norm(x), context, states)
+        return x + self.drop(self.ffn_added_norm(added))
 
 
 class ParallelBlock(Block):
     """All sub-layers read the same input (arxiv.org/abs/2204.02311)."""
 
     def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        added: Any = 0
-        for name in self.sub_layers:
-            normed = getattr(self, f"{name}_norm")(x)
-            added = added + self.compute(name, context, states, normed)
+        added = self.self_attend(self.attention_norm(x), context, states)
+        added = added + self.feed_forward(self.ffn_norm(x), context, states)
+        if self.cross is not None:
+            added = added + self.cross_attend(self.cross_norm(x), context, states)
         return x + self.drop(added)
 
 
@@ -66,11 +69,9 @@ class ParallelSharedBlock(ParallelBlock):
         self.attention_norm = self.ffn_norm = self.cross_norm = norm()
 
 
-BLOCKS.update(
-    modernbert=ModernBertBlock,
-    post=PostNormBlock,
-    olmo2=Olmo2Block,
-    sandwich=SandwichBlock,
-    parallel=ParallelBlock,
-    parallel_shared=ParallelSharedBlock,
-)
+BLOCKS["modernbert"] = ModernBertBlock
+BLOCKS["post"] = PostNormBlock
+BLOCKS["olmo2"] = Olmo2Block
+BLOCKS["sandwich"] = SandwichBlock
+BLOCKS["parallel"] = ParallelBlock
+BLOCKS["parallel_shared"] = ParallelSharedBlock

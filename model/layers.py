@@ -4,7 +4,13 @@ kind changes in the parts of the model."""
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor, nn
+
+from configs.registry import build
 from configs.schema import ModelConfig
+from model.block import AttentionContext
+from model.position import POSITIONS, Position
+from model.stack import ContextOf, Stack
 
 PARTS = ("attention", "cross_attention", "ffn", "norm", "position", "block")
 
@@ -29,14 +35,46 @@ def layer_config(config: ModelConfig, name: str) -> ModelConfig:
     return replace(config, **parts)
 
 
-def layer_configs(config: ModelConfig) -> list[ModelConfig]:
-    """That of each layer: the pattern, repeated over the depth and cut at its end."""
-    names = config.layers
-    if names is None:
-        return [config] * config.n_layers
-    known = list(config.layer_kinds)
-    if not names or not {*names} <= {*known}:
-        expected = f"names of model.layer_kinds: {', '.join(known)}"
-        raise ValueError(f"model.layers is {names}; expected {expected}")
-    pattern = [layer_config(config, name) for name in names]
-    return [pattern[i % len(pattern)] for i in range(config.n_layers)]
+class LayeredStack(Stack):
+    """A stack whose layers differ. Those that agree in position encoding and window share a
+    context: Gemma 3 has two, that of its layers with a window, and that of the others."""
+
+    def layer_configs(self, config: ModelConfig) -> list[ModelConfig]:
+        """The pattern, repeated over the depth and cut at its end."""
+        names = config.layers or []
+        known = list(config.layer_kinds)
+        if not names or not {*names} <= {*known}:
+            expected = f"names of model.layer_kinds: {', '.join(known)}"
+            raise ValueError(f"model.layers is {names}; expected {expected}")
+        pattern = [layer_config(config, name) for name in names]
+        return [pattern[i % len(pattern)] for i in range(config.n_layers)]
+
+    def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
+        """self.position is that of the model, and the only one that adds to the embeddings."""
+        attentions: list[Any] = [block.attention for block in self.blocks]
+        distinct = [(config.position, attentions[0].rotary_dim)]
+        self.context_keys = []  # of each layer, (index of its position encoding, window)
+        for layer, attention in zip(self.layers, attentions, strict=True):
+            own = (layer.position, attention.rotary_dim)
+            if own not in distinct:
+                distinct.append(own)
+            self.context_keys.append((distinct.index(own), attention.sliding_window))
+
+        encodings = []
+        for node, rotary_dim in distinct:
+            sizes = shared | {"rotary_dim": rotary_dim}
+            encodings.append(build("model.position", POSITIONS, node, sizes))
+        self.position, *others = encodings
+        for encoding in others:
+            if type(encoding).embed is not Position.embed:
+                name = type(encoding).__name__
+                raise ValueError(f"{name} adds to the embeddings: layers cannot differ in it")
+        self.layer_positions = nn.ModuleList(others)
+
+    def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
+        encodings: list[Any] = [self.position, *self.layer_positions]
+        rotations = [encoding.rotary(x, q_pos) for encoding in encodings]
+        contexts = {}
+        for index, window in dict.fromkeys(self.context_keys):
+            contexts[index, window] = context_of(encodings[index], rotations[index], window)
+        return [contexts[key] for key in self.context_keys]

@@ -1,5 +1,6 @@
 """Stack: the blocks of a transformer, which share one position encoding and one mask."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +13,13 @@ from model.attention import Attention
 from model.block import AttentionContext, Block, Shared
 from model.blocks import BLOCKS
 from model.cache import Caches, Slots
-from model.layers import layer_configs
 from model.mla import ATTENTIONS
 from model.moe import FFNS
 from model.norm import norm_factory
 from model.position import Position
 from model.position_bias import POSITIONS
+
+ContextOf = Callable[[Position, Any, Any], AttentionContext]  # position, rotate, window
 
 
 def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | None) -> Block:
@@ -47,7 +49,7 @@ class Stack(nn.Module):
             shared[name] = getattr(config, name)
 
         self.causal = causal
-        self.layers = layer_configs(config)
+        self.layers = self.layer_configs(config)
         blocks = []
         for i, layer in enumerate(self.layers):
             own = {"layer": i, "norm": norm_factory(layer)}
@@ -60,28 +62,13 @@ class Stack(nn.Module):
         self.drop = nn.Dropout(config.dropout)
         self.final_norm = norm() if blocks[-1].needs_final_norm else nn.Identity()
 
-    def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
-        """Layers that agree in position encoding and window share a context: Gemma 3 has two, that
-        of its layers with a window, and that of the others."""
-        attentions: list[Any] = [block.attention for block in self.blocks]
-        distinct = [(config.position, attentions[0].rotary_dim)]
-        self.context_keys = []  # of each layer, (index of its position encoding, window)
-        for layer, attention in zip(self.layers, attentions, strict=True):
-            own = (layer.position, attention.rotary_dim)
-            if own not in distinct:
-                distinct.append(own)
-            self.context_keys.append((distinct.index(own), attention.sliding_window))
+    def layer_configs(self, config: ModelConfig) -> list[ModelConfig]:
+        return [config] * config.n_layers
 
-        encodings = []
-        for node, rotary_dim in distinct:
-            sizes = shared | {"rotary_dim": rotary_dim}
-            encodings.append(build("model.position", POSITIONS, node, sizes))
-        self.position, *others = encodings  # that of the model alone may add to the embeddings
-        for encoding in others:
-            if type(encoding).embed is not Position.embed:
-                name = type(encoding).__name__
-                raise ValueError(f"{name} adds to the embeddings: layers cannot differ in it")
-        self.layer_positions = nn.ModuleList(others)
+    def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
+        attention: Any = self.blocks[0].attention
+        sizes = shared | {"rotary_dim": attention.rotary_dim}
+        self.position = build("model.position", POSITIONS, config.position, sizes)
 
     def new_caches(self, size: int) -> Caches:
         """For decoding up to `size` tokens."""
@@ -113,30 +100,35 @@ class Stack(nn.Module):
         new_visible = None if visible is None else visible[:, q_slots]
         others = (memory, memory_mask, new_visible, documents, tokens, Shared())
 
-        encodings: list[Any] = [self.position, *self.layer_positions]
-        rotations = [encoding.rotary(x, q_pos) for encoding in encodings]
-        contexts = {}
-        for index, window in dict.fromkeys(self.context_keys):
+        def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:
             seen = slots.seen(n_new, window)
+            seen_pos = k_pos[:, seen]
             mask = make_mask(
                 q_pos,
-                k_pos[:, seen],
+                seen_pos,
                 causal=self.causal,
                 sliding_window=window,
                 prefix=prefix,
                 visible=None if visible is None else visible[:, seen],
                 documents=documents,
-                bias=encodings[index].bias(q_pos, k_pos[:, seen]),
+                bias=position.bias(q_pos, seen_pos),
             )
-            context = AttentionContext(mask.cast_for(x), rotations[index], *others)
-            contexts[index, window] = context
+            return AttentionContext(mask.cast_for(x), rotate, *others)
 
+        contexts = self.contexts(x, q_pos, context_of)
         x = self.position.embed(x, q_pos)
         x = self.drop(self.embedding_norm(x))
         for i, block in enumerate(self.blocks):
-            x = block(x, contexts[self.context_keys[i]], caches and caches.layers[i])
+            x = block(x, contexts[i], caches and caches.layers[i])
         slots.advance(n_new)
         return self.final_norm(x)
+
+    def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
+        """That of each layer; here they share one."""
+        attention: Any = self.blocks[0].attention
+        rotate = self.position.rotary(x, q_pos)
+        context = context_of(self.position, rotate, attention.sliding_window)
+        return [context] * len(self.blocks)
 
     def positions(
         self, q_slots: Tensor, k_slots: Tensor, visible: Tensor | None, documents: Tensor | None

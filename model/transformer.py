@@ -12,8 +12,14 @@ from configs.schema import ModelConfig
 from model.cache import Caches
 from model.embedding import Embedding, Head
 from model.init import SCHEMES, initialize_weights
+from model.layers import LayeredStack
 from model.norm import norm_factory
 from model.stack import Stack
+
+
+def make_stack(config: ModelConfig, **options: Any) -> Stack:
+    kind = Stack if config.layers is None else LayeredStack
+    return kind(config, **options)
 
 
 def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:
@@ -52,7 +58,7 @@ class Decoder(Transformer):
     kind = "decoder"
 
     def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
-        self.stack = Stack(config, causal=True)
+        self.stack = make_stack(config, causal=True)
         self.prefix_lm = config.prefix_lm
 
     def new_caches(self, size: int) -> Caches:
@@ -88,7 +94,7 @@ class Encoder(Transformer):
     kind = "encoder"
 
     def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
-        self.stack = Stack(config, causal=False)
+        self.stack = make_stack(config, causal=False)
 
     def hidden(
         self, tokens: Tensor, *, visible: Tensor | None = None, types: Tensor | None = None
@@ -105,8 +111,8 @@ class EncoderDecoder(Transformer):
         own_sizes = {name: n for name, n in vars(config.encoder).items() if n is not None}
         encoder = replace(config, **own_sizes)
 
-        self.decoder = Stack(config, causal=True, memory_width=encoder.d_model)
-        self.encoder = Stack(encoder, causal=False)
+        self.decoder = make_stack(config, causal=True, memory_width=encoder.d_model)
+        self.encoder = make_stack(encoder, causal=False)
 
         # source and target share an embedding if they have the same width
         self.source_embedding: Embedding | None = None

@@ -206,6 +206,7 @@ def export(
 ) -> str:
     """Write a folder, if its logits and ids are those of the run. Return the class of
     transformers."""
+    load_transformers()  # else each class would be refused for its lack
     files = tokenizer_files(tokenizer, config)
     special = {"vocab_size": tokenizer.vocab_size, **read_file(files, CONFIG)}
     del files[CONFIG]  # which is written with the model

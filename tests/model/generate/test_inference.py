@@ -9,7 +9,7 @@ from model.block import blocks_of
 from model.cpu import PackedLinear
 from model.inference import prepare
 from model.linear import Part, project
-from tests.parts import ARCHITECTURES, alive, part, tiny, tokens
+from tests.parts import ARCHITECTURES, alive, part, tiny
 
 
 @pytest.mark.parametrize(("attention", "n_merged"), [("gqa", 2), ("mla", 1)])
