@@ -1,14 +1,10 @@
 """Attend: masks, the softmax over the scores, and the weighted mean of the values."""
 
-from itertools import repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from model.cpu import float32_wins, prefer_math_kernel
-from model.cuda import attention_kernels, prefers_matmuls, takes_groups
 
 
 def matmul_dtype(values: Tensor) -> torch.dtype:
@@ -74,62 +70,12 @@ def attend(
     logit_softcap: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(q k' * scale + mask) v, with dropout on the weights. Each way of computing it is the
-    fastest somewhere; all give the same result."""
-    options: Any = {"scale": scale, "logit_softcap": logit_softcap}
-    if float32_wins(q_BHTD):
-        return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
-    by_matmuls = prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE) or prefers_matmuls(q_BHTD, mask.bias)
-    if logit_softcap is None and not by_matmuls:
-        return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
-
-    weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
+    """softmax(q k' * scale + mask) v, with dropout on the weights. fast_attend of kernels.py gives the
+    same, in the way that is fastest."""
+    weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, scale=scale, logit_softcap=logit_softcap)
     y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values
     y_BHTE = ungroup_queries(y_BGJE, q_BHTD)
     return y_BHTE
-
-
-def attend_in_float32(
-    q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
-) -> Tensor:
-    """The same in float32, for one query, so that no mask is causal."""
-    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies stay in the CPU's cache
-    biases: Any = repeat(mask.bias)
-    if mask.bias is not None and len(mask.bias) > 1:
-        biases = mask.bias.split(n_rows)
-    columns = (tensor.split(n_rows) for tensor in (q_BHTD, k_BGSD, v_BGSE))
-    outputs = []
-    with torch.autocast("cpu", enabled=False):
-        for q, k, v, bias in zip(*columns, biases, strict=False):
-            outputs.append(attend(q.float(), k.float(), v.float(), Mask(bias), **options))
-    return torch.cat(outputs).type_as(q_BHTD)
-
-
-def attend_by_kernel(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None, dropout: float
-) -> Tensor:
-    """The same by torch's fused kernels, which never hold the weights."""
-    bias = None if mask.bias is None else mask.bias.to(q.dtype)
-    n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
-    if n_sharing > 1 and not takes_groups(q, bias):
-        k = k.repeat_interleave(n_sharing, 1)
-        v = v.repeat_interleave(n_sharing, 1)
-
-    missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
-    if missing > 0:  # flash attention needs one width
-        v = F.pad(v, (0, missing))
-    with attention_kernels(bias):
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=bias,
-            dropout_p=dropout,
-            is_causal=mask.causal,
-            scale=scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-    return y[..., :-missing] if missing > 0 else y
 
 
 def group_queries(q: Tensor, kv: Tensor) -> Tensor:

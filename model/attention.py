@@ -8,8 +8,9 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from configs.registry import Count, Positive, Registry
-from model.attend import Mask, attend
+from model.attend import Mask
 from model.cache import KVCache, Slots, State
+from model.kernels import fast_attend
 from model.linear import project
 from model.norm import MakeNorm, RMSNorm
 from model.position import Rotate
@@ -52,7 +53,7 @@ class Attention(nn.Module):
         return KVCache(slots, self.sliding_window)
 
     def attend(self, q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask) -> Tensor:
-        return attend(
+        return fast_attend(
             q_BHTD,
             k_BGSD,
             v_BGSE,
@@ -163,8 +164,9 @@ class MultiHeadAttention(Attention):
         return [k_BGSD, v_BGSE] if cache is None else cache.append(k_BGSD, v_BGSE)
 
 
-ATTENTIONS = Registry(
+ATTENTIONS: Registry[Any] = Registry(
     mha=partial(MultiHeadAttention, queries_per_kv=1),
     gqa=MultiHeadAttention,
     mqa=partial(MultiHeadAttention, queries_per_kv=None),
+    mla="model.mla:MultiHeadLatentAttention",
 )

@@ -120,4 +120,12 @@ class PreNormBlock(Block):
         return x + self.drop(layer(norm(x)))
 
 
-BLOCKS: Registry[type[Block]] = Registry(pre=PreNormBlock)  # blocks.py has the others
+BLOCKS: Registry[type[Block]] = Registry(
+    pre=PreNormBlock,
+    post="model.blocks:PostNormBlock",
+    olmo2="model.blocks:Olmo2Block",
+    sandwich="model.blocks:SandwichBlock",
+    parallel="model.blocks:ParallelBlock",
+    parallel_shared="model.blocks:ParallelSharedBlock",
+    modernbert="model.blocks:ModernBertBlock",
+)

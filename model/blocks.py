@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from model.block import BLOCKS, AttentionContext, Block, PreNormBlock, States, SubLayer
+from model.block import AttentionContext, Block, PreNormBlock, States, SubLayer
 from model.norm import MakeNorm
 
 
@@ -67,11 +67,3 @@ class ParallelSharedBlock(ParallelBlock):
 
     def make_norms(self, norm: MakeNorm) -> None:
         self.attention_norm = self.ffn_norm = self.cross_norm = norm()
-
-
-BLOCKS["modernbert"] = ModernBertBlock
-BLOCKS["post"] = PostNormBlock
-BLOCKS["olmo2"] = Olmo2Block
-BLOCKS["sandwich"] = SandwichBlock
-BLOCKS["parallel"] = ParallelBlock
-BLOCKS["parallel_shared"] = ParallelSharedBlock

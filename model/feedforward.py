@@ -65,7 +65,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
-FFNS: Registry[Any] = Registry()  # moe.py has one more
+FFNS: Registry[Any] = Registry(moe="model.moe:MixtureOfExperts")
 for kind, activation in ACTIVATIONS.items():
     FFNS[kind] = partial(MLP, activation=activation, gated=False)
 for kind, gate in GATES.items():

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from configs.registry import Count
 from model.attend import Mask
-from model.attention import ATTENTIONS, Attention, merge, split
+from model.attention import Attention, merge, split
 from model.cache import KVCache
 from model.norm import MakeNorm, RMSNorm
 from model.position import Rotate
@@ -115,6 +115,3 @@ class MultiHeadLatentAttention(Attention):
         latent_B1SL = cached_B1SK[..., : self.kv_lora_rank]
         y_BHTL = self.attend(q_BHTK, cached_B1SK, latent_B1SL, mask)
         return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
-
-
-ATTENTIONS["mla"] = MultiHeadLatentAttention

@@ -34,7 +34,8 @@ class MixtureOfExperts(nn.Module):
         self.balance_loss = balance_loss
         self.router = nn.Linear(d_model, n_experts, bias=False)
 
-        make_mlp = partial(build, "expert", MLPS, shared={"d_model": d_model, "bias": False})
+        mlps = {name: FFNS[name] for name in FFNS if name != "moe"}
+        make_mlp = partial(build, "expert", mlps, shared={"d_model": d_model, "bias": False})
         self.experts = make_mlp(expert)  # holds stacks of weights, and is never called itself
         for linear in self.experts.children():
             linear.weight = nn.Parameter(linear.weight.data.repeat(n_experts, 1, 1))
@@ -105,7 +106,3 @@ class MixtureOfExperts(nn.Module):
 
 def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
     return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
-
-
-MLPS = dict(FFNS)
-FFNS["moe"] = MixtureOfExperts

@@ -2,6 +2,7 @@
 queries and keys, or adds a bias to the attention scores."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -9,7 +10,6 @@ from torch import Tensor, nn
 
 from configs.registry import Bounds, Registry, build
 from model.embedding import make_table
-from model.rope_scaling import SCALINGS
 
 Base = Annotated[float, Bounds(above=1)]
 Rotate = Callable[[Tensor], Tensor]
@@ -79,6 +79,24 @@ class Sinusoidal(Position):
         return x + wave_BTC
 
 
+@dataclass
+class NoScaling:
+    """Maps (inv_freq, theta) to a new inv_freq; mscale is a factor on rotated queries and keys."""
+
+    mscale = 1.0
+
+    def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
+        return inv_freq
+
+
+SCALINGS: Registry[Any] = Registry(
+    none=NoScaling,
+    linear="model.rope_scaling:LinearScaling",
+    llama3="model.rope_scaling:Llama3Scaling",
+    yarn="model.rope_scaling:YarnScaling",
+)
+
+
 class Rope(Position):
     """Rotates pairs of query and key channels by an angle proportional to the position, so that a
     score depends only on the distance (arxiv.org/abs/2104.09864). Channels i and i + D/2 are a
@@ -121,9 +139,11 @@ class Rope(Position):
         return rotate
 
 
-POSITIONS = Registry(
+POSITIONS: Registry[type[Position]] = Registry(
     none=Position,
     learned=LearnedPosition,
     sinusoidal=Sinusoidal,
     rope=Rope,
+    alibi="model.position_bias:Alibi",
+    relative="model.position_bias:Relative",
 )

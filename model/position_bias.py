@@ -8,7 +8,7 @@ from torch import Tensor
 
 from configs.registry import Bounds, Count
 from model.embedding import make_table
-from model.position import POSITIONS, Position
+from model.position import Position
 
 
 class Alibi(Position):
@@ -69,7 +69,3 @@ class Relative(Position):
         far = (near + (growth * (buckets - near)).long()).clamp(max=buckets - 1)
         ahead = 0 if self.causal else buckets * (offset > 0)
         return ahead + torch.where(distance < near, distance, far)
-
-
-POSITIONS["alibi"] = Alibi
-POSITIONS["relative"] = Relative

@@ -1,15 +1,13 @@
-"""RoPE scaling: lower frequencies, for a context longer than that of training. Each kind maps
-(inv_freq, theta) to a new inv_freq; mscale is a factor on rotated queries and keys."""
+"""RoPE scaling: lower frequencies, for a context longer than that of training."""
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from configs.registry import Bounds, Count, Positive, Registry
+from configs.registry import Bounds, Count, Positive
 
 Factor = Annotated[float, Bounds(least=1)]
 
@@ -79,11 +77,3 @@ class YarnScaling:
         pair = torch.arange(pairs, device=inv_freq.device, dtype=inv_freq.dtype)
         ramp = (pair - low) / (high - low or 0.001)
         return torch.lerp(inv_freq, inv_freq / self.factor, ramp.clamp(0, 1))
-
-
-SCALINGS = Registry(
-    none=partial(LinearScaling, factor=1.0),
-    linear=LinearScaling,
-    llama3=Llama3Scaling,
-    yarn=YarnScaling,
-)

@@ -9,15 +9,12 @@ from torch import Tensor, nn
 from configs.registry import build
 from configs.schema import ModelConfig
 from model.attend import make_cross_mask, make_mask
-from model.attention import Attention
-from model.block import AttentionContext, Block, Shared
-from model.blocks import BLOCKS
+from model.attention import ATTENTIONS, Attention
+from model.block import BLOCKS, AttentionContext, Block, Shared
 from model.cache import Caches, Slots
-from model.mla import ATTENTIONS
-from model.moe import FFNS
+from model.feedforward import FFNS
 from model.norm import norm_factory
-from model.position import Position
-from model.position_bias import POSITIONS
+from model.position import POSITIONS, Position
 
 ContextOf = Callable[[Position, Any, Any], AttentionContext]  # position, rotate, window
 

@@ -13,7 +13,7 @@ from data.objectives import OBJECTIVES
 from data.sources import SOURCES
 from data.tokenizers.train import TOKENIZERS
 from model.adapt import ADAPTS
-from model.rope_scaling import SCALINGS
+from model.position import SCALINGS
 from tests.parts import PARTS, ROOT, names, part
 from training.optimizer import OPTIMIZERS
 from training.schedule import SCHEDULES
@@ -25,7 +25,7 @@ for folder in FOLDERS:
     FILES += sorted((ROOT / folder).rglob("*.py"))
 # the network and its decoding: they can be copied into another project
 CORE_MODULES = """
-    configs.registry configs.schema model model.transformer model.block model.attention model.attend
+    configs.registry configs.schema model model.transformer model.block model.attention model.attend model.kernels
     model.cache model.position model.norm model.feedforward model.moe model.embedding model.init
     model.stack model.blocks model.mla model.position_bias model.rope_scaling model.layers model.loss model.linear model.cpu model.cuda model.inference
     model.generate model.generate.decode model.generate.sampling model.generate.beams

@@ -4,12 +4,13 @@ transformers in hub/; a worked example is in model/README.md.)"""
 import pytest
 import torch
 
-from model.attend import Mask, attend, attention_weights, make_cross_mask, make_mask
+from model.attend import Mask, attention_weights, make_cross_mask, make_mask
 from model.attention import (
     ATTENTIONS,
     Attention,
     MultiHeadAttention,
 )
+from model.kernels import fast_attend
 from model.mla import MultiHeadLatentAttention
 from tests.model.helpers import assert_same, randn
 from tests.parts import alive, part, tiny, tokens
@@ -54,10 +55,10 @@ def test_fused_kernel_equals_math_kernel(groups, monkeypatch):
         expected = weights @ v.repeat_interleave(4 // groups, 1)
         newest = Mask(None if mask.bias is None else mask.bias[:, :, -1:])
         for math, groups_fit in ((True, True), (False, True), (False, False)):
-            monkeypatch.setattr("model.attend.prefer_math_kernel", lambda *_, math=math: math)
-            monkeypatch.setattr("model.attend.takes_groups", lambda *_, fit=groups_fit: fit)
-            assert_same(attend(q, k, v, mask, scale=0.3), expected)
-            assert_same(attend(q[:, :, -1:], k, v, newest, scale=0.3), expected[:, :, -1:])
+            monkeypatch.setattr("model.kernels.prefer_math_kernel", lambda *_, math=math: math)
+            monkeypatch.setattr("model.kernels.takes_groups", lambda *_, fit=groups_fit: fit)
+            assert_same(fast_attend(q, k, v, mask, scale=0.3), expected)
+            assert_same(fast_attend(q[:, :, -1:], k, v, newest, scale=0.3), expected[:, :, -1:])
 
 
 def test_masks_use_their_cheapest_form():
@@ -70,7 +71,7 @@ def test_masks_use_their_cheapest_form():
 @pytest.mark.parametrize("math", [True, False])
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_dropout_only_in_training(kind, math, monkeypatch):
-    monkeypatch.setattr("model.attend.prefer_math_kernel", lambda *_: math)
+    monkeypatch.setattr("model.kernels.prefer_math_kernel", lambda *_: math)
     torch.manual_seed(0)
     attention = ATTENTIONS[kind](24, 4, dropout=0.5).double()
     x = randn(B, T, 24)

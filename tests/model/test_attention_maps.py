@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-import model.attend
 import model.attention
+import model.kernels
 from model.attention import ATTENTIONS, MultiHeadAttention
 from model.attention_maps import attention_maps
 from model.shapes import main as draw_masks
@@ -24,7 +24,7 @@ def check_weights(maps):
 @pytest.mark.parametrize("attention", names("attention"))
 def test_decoder(attention, position, monkeypatch):
     """By the kernel that never holds the weights."""
-    monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
+    monkeypatch.setattr(model.kernels, "prefer_math_kernel", lambda *_: False)
     net = alive(tiny(attention=part("attention", attention), position=part("position", position)))
     outputs = []
     net.register_forward_hook(lambda module, inputs, logits: outputs.append(logits))

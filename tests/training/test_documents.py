@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import model.attend
+import model.kernels
 from data.objectives import NextToken
 from model.loss import loss
 from tests.model.test_layers import PATTERNS, settings
@@ -65,7 +65,7 @@ def check(**changes):
 @pytest.mark.parametrize("fused", [False, True])
 def test_every_attention_and_position(attention, position, fused, monkeypatch):
     if fused:
-        monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
+        monkeypatch.setattr(model.kernels, "prefer_math_kernel", lambda *_: False)
     options = kind_options("attention", attention)
     check(attention=options, position=kind_options("position", position))
 

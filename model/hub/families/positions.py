@@ -11,7 +11,7 @@ from configs.registry import Positive, build, check_value, flatten
 from model.hub.family import Keys
 from model.hub.spec import Spec, merge_layers
 from model.hub.tensors import Table, columns
-from model.rope_scaling import SCALINGS
+from model.position import SCALINGS
 
 QUERY_KEY = """
 model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
