@@ -173,7 +173,7 @@ def training(*overrides):
         rows = figures["micro_batch_size"]
         counted = cost.count(bench.config(*overrides), bench.precision("bf16"), bench.vocab_size)
         estimated = counted.memory(rows, shards=1)
-        parameters = counted.n_parameters
+        parameters = sum(p.numel() for p in counted.model.parameters())
         yield {"parameters": parameters, "estimated_gb": estimated / 1e9} | figures
 
     return check
