@@ -33,25 +33,18 @@ from model.transformer import build_model
 from training import distributed, fsdp, run_folder
 from training.checkpointer import Checkpointer
 from training.checks import check_batches, check_gradients
-from training.cost import report
+from training.compile import compile_module, recompute_blocks
 from training.ema import EMA
 from training.evaluation import evaluate, sample
 from training.finetune import starting_point
 from training.log import Log
 from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr
+from training.plan import report
 from training.run import Run, TrainState
 from training.schedule import RunLength, build_schedule
 from training.settings import read_settings
-from training.step import (
-    LossModule,
-    compile_module,
-    count_terms,
-    fit_micro_batch,
-    micro_batches,
-    recompute_blocks,
-    seed_step,
-)
+from training.step import LossModule, count_terms, fit_micro_batch, micro_batches, seed_step
 from training.summary import summarize
 
 
@@ -78,8 +71,6 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         with distributed.build_device(world):
             model = model or build_model(config.model, vocab_size, config.seed)
         loss_module = LossModule(model, config.loss)
-        if config.train.recompute == "block":
-            recompute_blocks(model)
         if world.parallel == "fsdp":
             fsdp.shard(loss_module, world)
         else:
@@ -93,7 +84,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         saver = Checkpointer(folder, run)
         if stored:
             saver.load(stored)
-        run_length = RunLength(config.train, data.train)
+        run_length = RunLength(config.train, data.train.tokens_per_example, data.train.n)
         is_finished = stored is not None and run_length.is_over(state)
         if is_finished:
             print(f"{folder} is finished; raise train.steps, or its other length, to go on")
@@ -102,7 +93,10 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
                 return last
 
         # torch.compile and DDP, for steps alone: evaluations and samples have other shapes
-        compile_module(loss_module, config, world)
+        if world.compiles:
+            compile_module(loss_module, config, world)
+        if config.train.recompute == "block":
+            recompute_blocks(model)
         train_module: nn.Module = loss_module
         if world.parallel == "ddp":
             train_module = DistributedDataParallel(loss_module, gradient_as_bucket_view=True)

@@ -42,7 +42,7 @@ def explain(error: Exception) -> tuple[int | None, str]:
         return code, message + did_you_mean(error.given, error.known)
     if isinstance(error, HydraException | OmegaConfBaseException):
         return 2, explain_hydra(error)
-    if isinstance(error, BrokenPipeError):  # of train.py, reported by training/compare.py
+    if isinstance(error, BrokenPipeError):  # of train.py, reported by training/settings.py
         return code, "the output is no longer read"
     if isinstance(error, OSError) and error.strerror:
         return code, f"{error.filename or 'the disk'}: {error.strerror.lower()}"

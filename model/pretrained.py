@@ -7,7 +7,6 @@ from torch import nn
 
 from configs.cli import expand_user
 from configs.errors import CheckpointError
-from configs.parts import own_code
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import check_code, load_run, read_config, read_tokenizer
 from model.hub.files import is_hf_folder, resolve_folder
@@ -23,7 +22,7 @@ def init_settings(place: str) -> dict[str, Any]:
         return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
     run = expand_user(place)
     config = read_config(run, "; a model of the Hub has a name such as openai-community/gpt2")
-    check_code(run, config, own_code())
+    check_code(run, config, {})  # what has changed is told when it is loaded
     return config
 
 

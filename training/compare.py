@@ -3,16 +3,13 @@
 import math
 import sys
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
-from hydra.core.utils import JobReturn, JobStatus
-from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig
 
-from configs.cli import ArgumentParser, expand_user, print, report, run_command
+from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import key_of
 from configs.registry import flatten
 from data.disk import atomic_write
@@ -21,15 +18,15 @@ from training.log import read_rows
 from training.plot import draw, points
 
 COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
-    "step": ("steps", "{:,.0f}"),
-    "tokens": ("tokens", "{:,.0f}"),
-    "seconds": ("seconds", "{:,.0f}"),
-    "tokens_per_second": ("tokens/s", "{:,.0f}"),
-    "loss": ("loss", "{:.3f}"),
-    "val_loss": ("val loss", "{:.3f}"),
-    "val_bpb": ("bits per byte", "{:.3f}"),
-    "val_accuracy": ("masked accuracy", "{:.1%}"),
-    "val_exact_match": ("exact match", "{:.1%}"),
+    "step": ("steps", ",.0f"),
+    "tokens": ("tokens", ",.0f"),
+    "seconds": ("seconds", ",.0f"),
+    "tokens_per_second": ("tokens/s", ",.0f"),
+    "loss": ("loss", ".3f"),
+    "val_loss": ("val loss", ".3f"),
+    "val_bpb": ("bits per byte", ".3f"),
+    "val_accuracy": ("masked accuracy", ".1%"),
+    "val_exact_match": ("exact match", ".1%"),
 }
 
 
@@ -88,12 +85,13 @@ def group_seeds(runs: list[RunEnd]) -> list[Group]:
         groups[repr(run.settings)].append(run)
 
     found = list(groups.values())
-    losses = [numpy.mean(values(group, "val_loss") or math.nan) for group in found]
+    losses = [numpy.mean([*values(group, "val_loss").values()] or math.nan) for group in found]
     return [found[index] for index in numpy.argsort(losses, kind="stable")]  # NaN is last
 
 
-def values(group: Group, field: str) -> list[float]:
-    return [run.last[field] for run in group if field in run.last]
+def values(group: Group, field: str) -> dict[int, float]:
+    """By seed."""
+    return {run.seed: run.last[field] for run in group if field in run.last}
 
 
 def table(groups: list[Group]) -> str:
@@ -108,7 +106,7 @@ def table(groups: list[Group]) -> str:
                 columns[key] = cells
 
     for field, (title, form) in COLUMNS.items():
-        columns[title] = [cell(values(group, field), form) for group in groups]
+        columns[title] = [cell(values(group, field).values(), form) for group in groups]
     columns["val loss - best"] = [difference(group, groups[0]) for group in groups]
     return markdown(columns)
 
@@ -119,26 +117,22 @@ def group_name(group: Group) -> str:
 
 
 def difference(group: Group, best: Group) -> str:
-    """The mean and standard deviation over the seeds that both were run with."""
-    own = losses_by_seed(group)
-    others = losses_by_seed(best)
+    """Over the seeds that both were run with."""
+    own = values(group, "val_loss")
+    others = values(best, "val_loss")
     pairs = [own[seed] - others[seed] for seed in own if seed in others]
     if group is best or len(pairs) < 2:
         return "-"
-    deviation = numpy.std(pairs, ddof=1)
-    return f"{numpy.mean(pairs):+.3f} ± {deviation:.3f} ({len(pairs)} pairs)"
+    return f"{cell(pairs, '+.3f')} ({len(pairs)} pairs)"
 
 
-def losses_by_seed(group: Group) -> dict[int, float]:
-    return {run.seed: run.last["val_loss"] for run in group if "val_loss" in run.last}
-
-
-def cell(numbers: list[float], form: str) -> str:
+def cell(numbers: Collection[float], form: str) -> str:
+    """Their mean and standard deviation."""
     if not numbers:
         return "-"
-    text = form.format(numpy.mean(numbers))
+    text = format(numpy.mean([*numbers]), form)
     if len(set(numbers)) > 1:
-        text += f" ± {form.format(numpy.std(numbers, ddof=1))}"
+        text += f" ± {numpy.std([*numbers], ddof=1):{form.lstrip('+')}}"
     return text
 
 
@@ -152,26 +146,6 @@ def markdown(columns: dict[str, list[str]]) -> str:
         lines = [title, "-" * width, *cells]
         padded.append([line.ljust(width) for line in lines])
     return "\n".join(f"| {' | '.join(row)} |" for row in zip(*padded, strict=True))
-
-
-class Compare(Callback):
-    """After each run of a sweep: the table of all its runs so far. (Hydra does not call
-    on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
-    prints a line of its own before it raises one."""
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
-        failed = job_return.status == JobStatus.FAILED
-        if config.hydra.mode != RunMode.MULTIRUN:
-            if failed:
-                raise SystemExit(report(job_return._return_value))
-            return
-        if failed:
-            print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
-            # Hydra raises it when somebody asks for the result of this run
-            job_return.return_value = SystemExit(report(job_return._return_value))
-        home = Path(config.hydra.sweep.dir)
-        if runs := runs_of(home):
-            print(compare(runs, home))
 
 
 def main() -> None:

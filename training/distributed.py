@@ -6,17 +6,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count, cycle
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from configs.errors import StopRequested
 from configs.schema import Config
 from model.cpu import tune_malloc
 from model.precision import (
@@ -26,7 +25,6 @@ from model.precision import (
     use_deterministic_algorithms,
 )
 
-Item = TypeVar("Item")
 PERIOD = 1.0  # seconds between two signs of life
 POLL = 0.05
 
@@ -64,8 +62,8 @@ class Meeting:
 
 
 class World(NamedTuple):
-    """This process among those that torchrun started, or a process alone; its device and
-    precision."""
+    """This process among those that torchrun started, or a process alone; its device, its
+    precision, and whether it compiles."""
 
     rank: int
     size: int
@@ -73,6 +71,7 @@ class World(NamedTuple):
     precision: Precision
     scaler: torch.amp.GradScaler  # for float16, in which small gradients would underflow
     meeting: Meeting | None = None  # of several processes
+    compiles: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -127,7 +126,8 @@ def start(config: Config) -> World:
     precision = choose_precision(device, config.precision)
     if parallel == "fsdp" and precision.dtype is torch.float16:
         raise ValueError("parallel=fsdp does not support precision=fp16; choose bf16 or fp32")
-    return World(rank, size, parallel, precision, precision.scaler(), meeting)
+    compiles = config.compile is True or (config.compile == "auto" and device.type == "cuda")
+    return World(rank, size, parallel, precision, precision.scaler(), meeting, compiles)
 
 
 def own_device(config: Config, device: torch.device) -> torch.device:
@@ -148,21 +148,18 @@ def own_device(config: Config, device: torch.device) -> torch.device:
 
 def choose_parallel(config: Config, size: int) -> str:
     parallel = config.parallel
-    if size == 1 and parallel in ("ddp", "fsdp"):
-        command = "torchrun --nproc_per_node=2 train.py"
-        raise ValueError(
-            f"parallel={parallel} needs several processes; use {command}, or parallel=auto"
-        )
+    if parallel == "auto":
+        parallel = "none" if size == 1 else "ddp"
+    if size == 1 and parallel != "none":
+        hint = "use torchrun --nproc_per_node=2 train.py, or parallel=auto"
+        raise ValueError(f"parallel={parallel} needs several processes; {hint}")
     if size > 1 and parallel == "none":
-        raise ValueError(
-            f"parallel=none, but torchrun started {size} processes; choose ddp or fsdp"
-        )
+        hint = "choose ddp or fsdp"
+        raise ValueError(f"parallel=none, but torchrun started {size} processes; {hint}")
     if config.train.batch_size % size:
         rows = config.train.batch_size
         raise ValueError(f"train.batch_size is {rows}; expected a multiple of the {size} processes")
-    if size == 1:
-        return "none"
-    return "ddp" if parallel == "auto" else parallel
+    return parallel
 
 
 def end(code: int) -> NoReturn:
@@ -227,11 +224,3 @@ def catch_signals() -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         received_signals.clear()
-
-
-def stoppable(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items. A process alone can be stopped between them, several only between steps."""
-    for item in items:
-        if received_signals and not dist.is_initialized():
-            raise StopRequested
-        yield item

@@ -13,19 +13,20 @@ from functools import partial
 from rich.progress import track
 
 from configs.cli import ArgumentParser, expand_user, print, run_command
-from configs.compose import compose_node, key_of
+from configs.compose import compose_node, key_of, to_config
 from configs.errors import DataError
 from configs.registry import Count, Natural, check_value
 from data.batch import Batch
-from data.corpus import load_data
+from data.corpus import load_data, with_objective
 from model.checkpoint import newest_run, read_state, step_name
 from model.pretrained import init_run, init_settings
+from training.accuracy import exact_match
 from training.distributed import start
 from training.ema import EMA
-from training.evaluation import evaluate, exact_match
+from training.evaluation import evaluate
+from training.finetune import fine_tuned
 from training.log import in_words
 from training.run import Run, TrainState
-from training.settings import new_config
 from training.step import CPU_TOKENS, LossModule
 
 DATA = ("data", "objective")
@@ -58,7 +59,8 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
         node.train.update(stored["train"])
         if "precision" not in keys:
             node.precision = stored["precision"]
-    config, _ = new_config(node, {}, overrides)
+    node, _ = fine_tuned(node, stored, keys, {})
+    config = with_objective(to_config(node))
 
     model, tokenizer, step = init_run(place, which or "latest")
     # a tokenizer that the run trained itself is in the cache, with the tokens
@@ -104,16 +106,12 @@ def main(args: list[str] | None = None) -> None:
     check_value("--beams", options.beams, Natural)
     if options.parts:
         options.overrides.append(f"parts={options.parts}")
-    if options.answers and options.answers.exists():
-        raise ValueError(f"{options.answers} already exists; choose another file")
     place = str(options.run or newest_run())
     run = load(place, options.checkpoint, options.overrides)
 
     generates = options.beams or options.answers
     if generates and run.data.objective.input_kind == "text":
         raise ValueError("--beams and --answers are for answers, of pairs and conversations")
-    if options.beams and run.model.kind != "encoder_decoder":
-        raise ValueError(f"--beams needs an encoder_decoder; this model is a {run.model.kind}")
     with options.answers.open("x") if options.answers else nullcontext() as file:
         exact = partial(exact_match, beams=options.beams, file=file) if generates else None
         metrics = evaluate(run, options.limit, watch, exact)

@@ -1,30 +1,29 @@
-"""Evaluation: the losses and samples of a run, and the accuracy of encoders, of pairs and of
-conversations."""
+"""Evaluation: the losses and samples of a run. What it predicts of masks, pairs and conversations is
+in training/accuracy.py."""
 
-import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
-from typing import Any, TextIO
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from configs.registry import Registry
 from configs.schema import IGNORE_INDEX
 from data.batch import Batch
-from model.generate.beams import beam_search
-from model.generate.decode import Rows
-from model.generate.sampler import choose_search
+from model.generate.decode import Rows, choose_search
 from model.generate.sampling import GREEDY
 from training.run import Run
-from training.step import has_own_loss, micro_batches
+from training.step import micro_batches
 
 PROMPT_TOKENS = 16
 NEW_TOKENS = 48
 Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
+ACCURACIES: Registry[Accuracy] = Registry(
+    val_accuracy="training.accuracy:masked_accuracy",
+    val_exact_match="training.accuracy:exact_match",
+)
 
 
 def evaluate(
@@ -46,7 +45,7 @@ def evaluate(
     sums = {name: loss_sum(run, batches(loader)) for name, loader in split.sources.items()}
     loss = sum(total for total, _ in sums.values()) / sum(count for _, count in sums.values())
     metrics = {"val_loss": loss}
-    is_cross_entropy = not has_own_loss(run.model)
+    is_cross_entropy = not hasattr(run.model, "loss")
     if is_cross_entropy:
         metrics["val_ppl"] = math.exp(min(loss, 700))
 
@@ -61,24 +60,17 @@ def evaluate(
         # each process has its own batches; but a forward pass of FSDP needs all processes: there
         # each counts all batches, and the ratio is the same
         rank, size = (0, 1) if world.parallel == "fsdp" else world.share
-        counts = np.zeros(2)
         with run.evaluating():
-            for batch in islice(batches(split), rank, None, size):
-                counts += accuracy(run, batch)
-        correct, total = world.sum(*counts).tolist()
+            counts = [accuracy(run, rows) for rows in islice(batches(split), rank, None, size)]
+        correct, total = world.sum(*torch.tensor([(0, 0), *counts]).sum(0)).tolist()
         metrics[name] = correct / total
 
     metrics |= {f"val_loss_{name}": total / n for name, (total, n) in sums.items() if name}
     has_others = min(split.n, split.batch_size) > 1
     if run.model.kind == "encoder_decoder" and limit is None and has_others:
-        shuffled = map(shuffle_sources, split.evaluation())
-        metrics["val_loss_shuffled_source"] = mean_loss(run, shuffled)
+        total, n = loss_sum(run, map(shuffle_sources, split.evaluation()))
+        metrics["val_loss_shuffled_source"] = total / n
     return metrics
-
-
-def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
-    total, count = loss_sum(run, batches)
-    return total / count
 
 
 def loss_sum(run: Run, batches: Iterable[Batch]) -> tuple[float, int]:
@@ -97,17 +89,27 @@ def loss_sum(run: Run, batches: Iterable[Batch]) -> tuple[float, int]:
     return world.sum(total).item(), count
 
 
+def shuffle_sources(batch: Batch) -> Batch:
+    """The sources of a batch in another order: a model that uses them has a higher loss then."""
+    sources = {name: batch.inputs[name].roll(1, 0) for name in batch.inputs if "source" in name}
+    return replace(batch, inputs=batch.inputs | sources)
+
+
 def sample(run: Run) -> dict[str, str]:
     """A prediction for the first validation example, {name: text}."""
+    objective = run.data.objective
+    is_encoder = run.model.kind == "encoder"
     batch = next(run.data.validation.evaluation(1))
     with run.evaluating():
         [tokens] = batch.inputs["tokens"]
-        is_encoder = run.model.kind == "encoder"
-        has_own_search = run.data.objective.generate or run.model.generate
-        if is_encoder and not has_own_search:
+        if is_encoder and not (objective.generate or run.model.generate):
+            from training.accuracy import predict_masks
+
             predicted, targets = predict_masks(run, batch)
             row: dict[str, Any] = {"masked": tokens, "target": targets, "prediction": predicted}
-        elif "source" in batch.inputs or run.data.objective.input_kind != "text":
+        elif "source" in batch.inputs or objective.input_kind != "text":
+            from training.accuracy import predict_targets
+
             [row, *_] = predict_targets(run, batch)
         else:
             if is_encoder:  # its text has masks
@@ -120,100 +122,16 @@ def sample(run: Run) -> dict[str, str]:
     return {name: decode(torch.as_tensor(ids).tolist()) for name, ids in row.items()}
 
 
-# ---- accuracy
-
-
-def shuffle_sources(batch: Batch) -> Batch:
-    """The sources of a batch in another order: a model that uses them has a higher loss then."""
-    inputs = dict(batch.inputs)
-    for name in inputs:
-        if name.startswith("source"):
-            inputs[name] = inputs[name].roll(1, 0)
-    return replace(batch, inputs=inputs)
-
-
-def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
-    predicted, targets = predict_masks(run, batch)
-    return int((predicted == targets).sum()), batch.count
-
-
-def predict_masks(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(the most likely token, the target) of each masked position"""
-    batch = batch.to(run.world.device)
-    is_target = batch.targets != IGNORE_INDEX
-    hidden = run.model.hidden(**batch.inputs)
-    logits = run.model.head(hidden[is_target])
-    return logits.argmax(-1), batch.targets[is_target]
-
-
-def exact_match(
-    run: Run, batch: Batch, beams: int = 0, file: TextIO | None = None
-) -> tuple[int, int]:
-    """Each answer is also a line of the file."""
+def predict(run: Run, sources: Rows, max_new_tokens: int) -> Rows:
+    """The most likely new ids behind each text of a decoder, or for each source."""
     tokenizer = run.data.tokenizer
-    decode = tokenizer.decode_with_specials
-    rows = predict_targets(run, batch, beams)
-    correct = 0
-    for row in rows:
-        correct += decode(row["prediction"]) == decode(row["target"])
-        if file:
-            texts = {name: tokenizer.decode(ids) for name, ids in row.items()}
-            if run.data.objective.input_kind == "chat":  # its turns end with special tokens
-                texts["source"] = decode(row["source"])
-            file.write(json.dumps(texts) + "\n")
-    return correct, len(rows)
-
-
-def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict[str, Any]]:
-    """{source, target, prediction: ids} of each run of targets: a conversation has several."""
-    rows = []
-    stop = set(run.data.tokenizer.end_ids)
-    for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
-        # where a run of targets begins, and where it has ended
-        edges = np.flatnonzero(np.diff(is_target, prepend=False, append=False))
-        for first, end in edges.reshape(-1, 2):
-            source = source_of(batch.inputs, number, first).tolist()
-            target = batch.targets[number, first:end].tolist()
-            # up to what generation stops at; a chat template may mark white space behind it
-            ends = [position for position, i in enumerate(target, 1) if i in stop]
-            rows.append({"source": source, "target": target[: min(ends, default=None)]})
-
-    sources = [row["source"] for row in rows]
-    longest = max(len(row["target"]) for row in rows)
-    predictions = predict(run, sources, longest, beams)
-    return [row | {"prediction": ids} for row, ids in zip(rows, predictions, strict=True)]
-
-
-def source_of(inputs: dict[str, Tensor], number: int, first: int) -> Tensor:
-    """Without padding; of a decoder, all up to what predicts the first target."""
-    if "source" not in inputs:
-        return inputs["tokens"][number, : first + 1]
-    source = inputs["source"][number]
-    return source[inputs["source_visible"][number]] if "source_visible" in inputs else source
-
-
-def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Rows:
-    """The new ids behind each text of a decoder, or for each source, greedily or by beam search."""
-    tokenizer = run.data.tokenizer
-    options: Any = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
-    if beams:
-        options |= {"beams": beams, "length_penalty": 1.0}
-        start = [[tokenizer.start]]
-        found = [beam_search(run.model, start, [source], **options) for source in sources]
-        return [[step.ids[0] for step in steps] for steps in found]
     prompts = sources
+    options: Any = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
     if run.model.kind == "encoder_decoder":
         prompts = [[tokenizer.start]] * len(sources)
         options["sources"] = sources
     search = choose_search(run.model, run.data.objective, tokenizer)
-    options |= {"sampling": GREEDY, "row_ids": range(len(prompts))}
-    steps = (step.ids for step in search(prompts, **options))
+    steps = search(prompts, sampling=GREEDY, row_ids=range(len(prompts)), **options)
     # a step has one for every row, None for a row that has ended
-    rows = zip(*steps, strict=True)
+    rows = zip(*(step.ids for step in steps), strict=True)
     return [[i for i in row if i is not None] for row in rows]
-
-
-ACCURACIES: Registry[Accuracy] = Registry(
-    val_accuracy=masked_accuracy,
-    val_exact_match=exact_match,
-)

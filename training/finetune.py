@@ -15,7 +15,7 @@ from configs.schema import Config, ModelConfig
 from data.tokenizers.tokenizer import Tokenizer
 from model.adapt import adapt
 from model.checkpoint import read_tokenizer
-from model.pretrained import init_run, init_settings
+from model.pretrained import init_run
 from model.transformer import build_model
 from model.weights import all_tensors, assign_weights
 
@@ -24,18 +24,17 @@ TUNABLE = r"model\.(context_length|dropout|([a-z_]+\.)?kind)|optimizer\..*"
 
 
 def fine_tuned(
-    node: DictConfig, keys: list[str], choices: dict[str, Any]
+    node: DictConfig, start: dict[str, Any], keys: list[str], choices: dict[str, Any]
 ) -> tuple[DictConfig, dict[str, Any]]:
-    """(these settings with the model and tokenizer of init_from=, the option of each group). Of the
-    command line, whose keys these are, only a shorter context, dropout and another kind of a part are
-    kept. Muon is chosen only by name: its rates would destroy a trained model."""
+    """(these settings with the model and tokenizer of `start`, those of init_from=; the option of
+    each group). Of the command line, whose keys these are, only a shorter context, dropout and
+    another kind of a part are kept. Muon is chosen only by name: its rates would destroy a trained model."""
     for key in keys:
         group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
         if group in MODEL_GROUPS and not re.fullmatch(TUNABLE, key):
             reason = "conflicts with init_from, which sets model and tokenizer"
             hint = "remove it (only model.context_length, model.dropout and a kind may be set)"
             raise ValueError(f"{key} {reason}; {hint}")
-    start = init_settings(node.init_from)
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     changed.model = start["model"]
     changed.tokenizer = start["tokenizer"]

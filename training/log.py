@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from configs.cli import print, warn
+from configs.errors import StopRequested
 from data.batch import Batch
 from data.disk import atomic_write
 from training.cost import count
-from training.distributed import stoppable
+from training.distributed import received_signals
 from training.plot import draw_run
 from training.run import Run
 from training.wandb_log import start_wandb
@@ -126,8 +127,12 @@ class Log:
         self.restart_clock()
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
-        """Show how far a long evaluation is; a signal can stop it between two batches."""
-        yield from self.bar.track(stoppable(batches), total, description="evaluating")
+        """Show how far a long evaluation is. A signal stops it between two batches, but for that of
+        several processes."""
+        for batch in self.bar.track(batches, total, description="evaluating"):
+            if received_signals and self.run.world.size == 1:
+                raise StopRequested
+            yield batch
 
     def sample(self, texts: dict[str, str]) -> None:
         self.append("samples.jsonl", {"step": self.state.step, **texts})

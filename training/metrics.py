@@ -55,9 +55,3 @@ METRICS: Registry[Callable[[Run], dict[str, float]]] = Registry(
     residual_rms=residual_rms,
     expert_load=expert_load,
 )
-
-
-def check_metrics(names: list[str]) -> None:
-    for name in names:
-        if name not in METRICS:
-            raise ValueError(f"metrics.names has {name!r}; choose from: {', '.join(METRICS)}")

@@ -26,7 +26,6 @@ from training.distributed import World
 from training.log import read_rows
 from training.run import Run
 from training.schedule import RunLength
-from training.step import has_own_loss
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
@@ -139,7 +138,7 @@ def describe(folder: Path, run: Run) -> str:
     dtype = str(precision.dtype).removeprefix("torch.")
     examples = data.objective.items
     vocab_size = data.tokenizer.vocab_size
-    run_length = RunLength(config.train, train)
+    run_length = RunLength(config.train, train.tokens_per_example, train.n)
     begin = ""
     if state.step:
         begin = f", resuming from step {state.step:,}"
@@ -164,6 +163,6 @@ def describe(folder: Path, run: Run) -> str:
         f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(vocab_size):.2f}",
         f"training    {length}, {batch}",
     ]
-    if has_own_loss(run.model):
+    if hasattr(run.model, "loss"):
         lines.append(f"loss        that of {type(run.model).__name__}.loss, also as val_loss")
     return "\n".join(lines)

@@ -2,6 +2,8 @@
 read."""
 
 import math
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +11,12 @@ from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from configs.cli import print, report
 from configs.compose import compose_node, key_of, to_config
 from configs.parts import load_parts
 from configs.registry import build
@@ -21,11 +26,11 @@ from data.disk import filesize
 from data.tokenizers.train import TOKENIZERS
 from model.adapt import adapt
 from model.checkpoint import RUNS, did_you_mean_run, list_runs, read_config
+from model.pretrained import init_settings
 from model.transformer import build_model
 from training.checks import check_state
-from training.cost import host_memory
 from training.finetune import fine_tuned
-from training.metrics import check_metrics
+from training.metrics import METRICS
 from training.optimizer import OPTIMIZERS
 from training.resume import resumed
 from training.run_folder import check_name, code_hashes
@@ -44,7 +49,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
 
     name, resume = node.name, node.resume
     if hydra.mode == RunMode.MULTIRUN:
-        name, resume = place_in_sweep(node, hydra)
+        name, resume = place_in_sweep(hydra)
     else:
         check_name(name, resume)
     if resume and is_resumable(name, resume):
@@ -56,12 +61,9 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     return config, origin
 
 
-def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
+def place_in_sweep(hydra: Any) -> tuple[str, bool | str]:
     """(the name of this run of a sweep; whether it may be resumed: a sweep that is repeated goes on
     with the runs that it did not finish)"""
-    if node.resume or node.name:
-        reason = "each run of a sweep is new, with a name of its own"
-        raise ValueError(f"-m takes neither name= nor resume=: {reason}")
     run = Path(hydra.runtime.output_dir)
     if RUNS.absolute() not in run.parents:
         raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
@@ -74,12 +76,35 @@ def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
     return name, "auto"
 
 
+class Sweep(Callback):
+    """After each run of a sweep: the table of all its runs so far. (Hydra does not call
+    on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
+    prints a line of its own before it raises one."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
+        failed = job_return.status == JobStatus.FAILED
+        if config.hydra.mode != RunMode.MULTIRUN:
+            if failed:
+                raise SystemExit(report(job_return._return_value))
+            return
+        from training.compare import compare, runs_of
+
+        if failed:
+            print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
+            # Hydra raises it when somebody asks for the result of this run
+            job_return.return_value = SystemExit(report(job_return._return_value))
+        home = Path(config.hydra.sweep.dir)
+        if runs := runs_of(home):
+            print(compare(runs, home))
+
+
 def new_config(
     node: DictConfig, choices: dict[str, Any], overrides: Sequence[str]
 ) -> tuple[Config, dict[str, Any]]:
     """(the config of a new run, the option of each config group)"""
     if node.init_from is not None:
-        node, choices = fine_tuned(node, list(map(key_of, overrides)), choices)
+        start = init_settings(node.init_from)
+        node, choices = fine_tuned(node, start, list(map(key_of, overrides)), choices)
     elif node.adapt.kind != "none":
         raise ValueError("adapt= trains a part of a trained model: add init_from=")
     return with_objective(to_config(node)), choices
@@ -106,6 +131,12 @@ def is_resumable(name: str | None, resume: bool | str) -> bool:
     return False
 
 
+def host_memory() -> int:
+    if not hasattr(os, "sysconf"):  # Windows
+        return 1 << 62
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def check_parts(config: Config) -> None:
     """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
     with torch.device("meta"):
@@ -117,11 +148,14 @@ def check_parts(config: Config) -> None:
         sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
         hint = "choose a smaller size= or train.batch_size"
         raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
-    adapt(model, config.adapt)
+    if config.adapt != {"kind": "none"}:
+        adapt(model, config.adapt)
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     _, objective = build_data(config)
     check_state(model, objective)
-    check_metrics(config.metrics.names)
+    for name in config.metrics.names:
+        if name not in METRICS:
+            raise ValueError(f"metrics.names has {name!r}; choose from: {', '.join(METRICS)}")
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})
     train = config.train

@@ -2,27 +2,23 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from configs.cli import warn
-from configs.schema import Config, LossConfig
+from configs.schema import LossConfig
 from data.batch import Batch
 from data.shuffle import hash_seed
-from model.block import AttentionContext, Shared, States, blocks_of
 from model.loss import chunk_gradients, loss
-from training.distributed import World
 from training.run import Run
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
 # columns of metrics.jsonl, whose names no other loss or metric may have
 COLUMNS = {"step", "tokens", "seconds", "loss", "lr", "grad_norm"}
 COLUMNS |= {"tokens_per_second", "mfu", "full"}
-MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 
 
 class LossModule(nn.Module):
@@ -38,7 +34,7 @@ class LossModule(nn.Module):
         self.counts: dict[Any, Any] = {}
         self.ratios: dict[Any, Tensor] = {}
         self.has_counts = True  # unknown before the first step
-        self.compiler: Compiler | None = None
+        self.compiler: Any = None  # a Compiler, if it is compiled
 
     def forward(
         self,
@@ -52,7 +48,7 @@ class LossModule(nn.Module):
         count). In eval mode, the main loss alone: the cross-entropy, or loss(hidden, targets) of a
         network that has it."""
         hidden = self.model.hidden(**inputs)
-        if has_own_loss(self.model):
+        if hasattr(self.model, "loss"):
             losses = {"loss": self.model.loss(hidden, targets)}
         else:
             options = self.options if self.training else {}
@@ -78,10 +74,6 @@ class LossModule(nn.Module):
 
 def ratio(count: Any, own: Any) -> Any:
     return count / (own + (own == 0))  # where nothing counts, the sum is zero
-
-
-def has_own_loss(model: nn.Module) -> bool:
-    return hasattr(model, "loss")
 
 
 def check_name(name: str) -> None:
@@ -110,92 +102,6 @@ def without_traces(module: nn.Module) -> AbstractContextManager[None]:
                 part._buffers.update(buffers)
 
     return within()
-
-
-class Recompute:
-    """The forward pass of a block that keeps only its inputs for the backward pass, which runs it
-    again. The second pass has to read the buffers, and what earlier layers share, as the first one
-    found them."""
-
-    def __init__(self, block: nn.Module) -> None:
-        self.block = block
-        self.forward = block.forward
-
-    def __call__(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        if states is not None:  # in decoding
-            return self.forward(x, context, states)
-        options: Any = {"use_reentrant": False, "context_fn": self.make_contexts}
-        y, shared = checkpoint(self.run, x, context, dict(context.shared or {}), **options)
-        if context.shared is not None:
-            context.shared.update(shared)
-        return y
-
-    def run(self, x: Tensor, context: AttentionContext, given: dict[str, Any]) -> Any:
-        own = Shared(given)
-        return self.forward(x, context._replace(shared=own)), dict(own)
-
-    def make_contexts(self) -> tuple[Any, Any]:
-        """(of the first pass, of the second)"""
-        return nullcontext(), without_traces(self.block)
-
-
-def recompute_blocks(model: nn.Module) -> None:
-    for block in blocks_of(model):
-        block.forward = Recompute(block)
-
-
-def compile_module(module: LossModule, config: Config, world: World) -> LossModule:
-    """By torch.compile; compile=auto does so on a GPU, and what cannot be compiled runs eagerly.
-    The network is one graph, and a chunk of the loss another, whatever the number of chunks. The
-    blocks of a deep network share a graph, as do those that something else runs between: checkpoints
-    and the hooks of FSDP."""
-    is_optional = config.compile == "auto" and world.device.type == "cuda"
-    if not (is_optional or config.compile is True):
-        return module
-    compiler = module.compiler = Compiler(is_optional)
-    blocks = list(blocks_of(module))
-    is_recomputed = config.train.recompute == "block"
-    if is_recomputed or world.parallel == "fsdp" or len(blocks) >= MANY_BLOCKS:
-        for block in blocks:
-            owner: Any = block.forward if is_recomputed else block
-            owner.forward = compiler.compile(owner.forward, block)
-    else:
-        network = module.model
-        network.hidden = compiler.compile(network.hidden, network)
-    module.differentiate = compiler.compile(module.differentiate)
-    return module
-
-
-class Compiler:
-    """torch.compile, until something cannot be compiled: then all runs eagerly, if compiling is
-    optional."""
-
-    def __init__(self, is_optional: bool) -> None:
-        from torch._dynamo.exc import TorchDynamoException
-
-        self.failures: Any = TorchDynamoException if is_optional else ()
-        self.has_failed = False
-
-    def compile(self, eager: Callable[..., Any], owner: Any = None) -> Callable[..., Any]:
-        """What belongs to a module is compiled for training alone: texts of any length would be
-        compiled anew."""
-        compiled = torch.compile(eager)
-
-        def function(*inputs: Any, **options: Any) -> Any:
-            is_training = owner is None or (owner.training and torch.is_grad_enabled())
-            if is_training and not self.has_failed:
-                try:
-                    return compiled(*inputs, **options)
-                except self.failures as error:
-                    self.give_up(error)
-            return eager(*inputs, **options)
-
-        return function
-
-    def give_up(self, error: Exception) -> None:
-        self.has_failed = True
-        reason = " ".join(str(error).splitlines()[:2])  # the first may only name the backend
-        warn(f"training goes on uncompiled, and slower: torch.compile failed ({reason})")
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
@@ -249,14 +155,11 @@ def fit_micro_batch(run: Run, train_module: Any) -> int:
         return min(run.state.micro_batch_size, rows)
     widest = run.data.train.widest().share(*world.share)
     while world.sum(runs_out_of_memory(run, train_module, widest.rows(0, rows))).any():
-        if rows == 1:
-            hint = "lower size= or model.context_length"
-            raise MemoryError(f"not even one row of a batch fits on the GPU; {hint}")
-        smaller = math.ceil(rows / 2)
-        if world.parallel == "fsdp":  # after a backward pass that failed, it cannot run another
-            hint = f"set train.micro_batch_size={smaller}"
+        # with FSDP, no other pass can run after a backward pass that has failed
+        if rows == 1 or world.parallel == "fsdp":
+            hint = "lower train.micro_batch_size, size= or model.context_length"
             raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
-        rows = smaller
+        rows = math.ceil(rows / 2)
         if world.is_main:
             warn(f"out of memory; trying micro-batches of {rows}")
         torch.compiler.reset()  # else the graphs of these would be for rows of any number

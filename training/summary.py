@@ -14,7 +14,6 @@ from data.loader import Loaders
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import read_best, step_name
-from training.log import read_rows
 from training.run import Run
 
 MAX_XZ_BYTES = 32 << 20  # of text; more would take minutes and gigabytes
@@ -42,11 +41,8 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
     prompt = "--chat" if data.objective.input_kind == "chat" else prompt
     sample = f"python sample.py --run {folder}{parts} {prompt}"
     best = read_best(folder)
-    rows = [row for row in read_rows(folder / "metrics.jsonl") if row["step"] == state.step]
-    losses = [f"{row['val_loss']:.3f}" for row in rows if row.get("full") is False]
-    loss = f"{state.best_val_loss:.3f}"
-    if best is not None and best != step_name(state.step) and loss not in losses:
-        place = f"that of step {state.best_step:,} (val loss {loss})"
+    if best is not None and best != step_name(state.step):
+        place = f"that of step {state.best_step:,} (val loss {state.best_val_loss:.3f})"
         lines.append(f"the best checkpoint is {place}, not the last")
         if config.init_from and state.best_step == 0:
             lines.append("warning: the model was better before; try a lower optimizer.lr")

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from configs.registry import Count, Natural, build
 from data.objectives import OBJECTIVES, Objective
-from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import LoadedRun
-from model.generate.decode import decode
+from model.generate.decode import choose_search, decode
 from model.generate.prompt import encode_prompt
 from model.generate.sampling import Sampling
 from model.generate.stream import TextStream
@@ -104,12 +102,3 @@ class Sampler:
     def restrict(self, prompts: list[list[int]], how: Generation) -> dict[str, Any]:
         """Further options of decoding, for those of an imported model."""
         return {}
-
-
-def choose_search(model: Any, objective: Any, tokenizer: Tokenizer) -> Any:
-    """decode(), or the generate() of an objective or an architecture of your own."""
-    if objective.generate:
-        return partial(objective.generate, model, tokenizer=tokenizer)
-    if model.generate:
-        return partial(model.generate, tokenizer=tokenizer)
-    return partial(decode, model)

@@ -14,12 +14,9 @@ from configs.schema import IGNORE_INDEX, LossConfig
 from data.batch import Batch
 from model.transformer import build_model
 from tests.parts import part, thin, tiny, tokens
-from training import step
-from training.step import (
-    LossModule,
-    compile_module,
-    recompute_blocks,
-)
+from training import compile as compiling
+from training.compile import compile_module, recompute_blocks
+from training.step import LossModule, runs_out_of_memory
 
 VOCABULARY = 2**20 // 512  # no smaller, so that a chunk is of 512 positions
 ROWS, LENGTH = 120, 20
@@ -45,7 +42,8 @@ def compiled(monkeypatch):
         monkeypatch.setattr(torch, "compile", partial(COMPILE, backend=backend))
         train = SimpleNamespace(recompute=recompute)
         world = SimpleNamespace(device=device, parallel=parallel)
-        return compile_module(module, SimpleNamespace(compile=compile, train=train), world)
+        compile_module(module, SimpleNamespace(compile=compile, train=train), world)
+        return module
 
     compiled.graphs = graphs
     return compiled
@@ -109,12 +107,10 @@ def test_each_way_of_training_has_the_gradients_of_eager_training(case, ffn, com
     batch = make_batch()
     expected = gradients(module, batch)
     if case == "deep":
-        monkeypatch.setattr(step, "MANY_BLOCKS", 4)
-    recompute = "none"
+        monkeypatch.setattr(compiling, "MANY_BLOCKS", 4)
+    compiled(module, recompute="block" if case == "recompute" else "none")
     if case == "recompute":
-        recompute = "block"
         recompute_blocks(module)
-    compiled(module, recompute=recompute)
     forward = module
     if case == "ddp":
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -181,6 +177,6 @@ def test_a_backward_pass_that_cannot_be_compiled(compiled, capsys):
     module.zero_grad()
     world = SimpleNamespace(device=CPU, precision=SimpleNamespace(autocast=torch.enable_grad))
     run = SimpleNamespace(loss_module=module, world=world)
-    assert not step.runs_out_of_memory(run, module, batch)
+    assert not runs_out_of_memory(run, module, batch)
     assert WARNING in capsys.readouterr().err
     torch.testing.assert_close(gradients(module, batch), expected, rtol=0, atol=0)

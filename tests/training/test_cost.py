@@ -61,6 +61,7 @@ def test_a_dry_run_reads_no_text_and_makes_no_folder(start, room):
     assert sorted(room.iterdir()) == before
     lines = [
         r"model +decoder, [\d,]+ parameters at vocab 257",
+        r" +ffn [\d,]+, attention [\d,]+, embedding [\d,]+, .*norm [\d,]+",
         r"step +4 rows of up to 32 tokens",
         r"compute +\S+ FLOPs per row",
         r"memory +weights .*, gradients .*, optimizer .*, activations .* per row",

@@ -22,8 +22,8 @@ from model.pretrained import init_tokenizer
 from tests.model.hub.hub_models import END, build_hf, byte_pairs, save
 from tests.parts import alive, thin, tiny, tokens
 from tests.training.runs import TEXT, read_lines
+from training.accuracy import predict_targets
 from training.evaluate import main
-from training.evaluation import predict_targets
 from training.preview import main as preview
 
 PAIRS = "".join(
@@ -135,7 +135,7 @@ def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, command, gpt2):
     rows = [(p + t, len(p)) for p, t in zip(prompts, targets, strict=True)]
     with torch.no_grad():
         assert found["val_loss"] == pytest.approx(loss_of(model, *rows), rel=1e-5)
-    assert "answers.jsonl already exists" in evaluate(*arguments)
+    assert "answers.jsonl: file exists" in evaluate(*arguments)
 
     for row, prompt in zip(answers[:3], prompts, strict=False):
         sampled = sample_of(command, row, "--temperature", "0", "--max-new-tokens", "12")
@@ -188,7 +188,7 @@ BAD = {
     "objective=masked data=python": "objective=masked needs text and a model whose kind is encod",
     "model.context_length=99": "model.context_length is 99, and runs/mine has 32",
     "--answers new.jsonl": "--beams and --answers are for answers",
-    "--beams 2 data=pairs data.path=pairs.jsonl": "--beams needs an encoder_decoder; this model",
+    "--beams 2 data=pairs data.path=pairs.jsonl": "beam search needs an encoder_decoder; this mo",
     "--limit 0": "--limit is 0; expected an integer at least 1",
     "--checkpoint 9": "runs/mine has no checkpoint '9'; its steps are: 4",
     "--run gpt2": "evaluate gpt2 on what? add data= and its settings, such as data=text data.pa",

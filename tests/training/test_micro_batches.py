@@ -92,12 +92,12 @@ def test_on_a_gpu_it_is_halved_until_it_fits_beside_gradients(fit, capsys, limit
 
 
 def test_not_even_one_row(fit):
-    with pytest.raises(MemoryError, match="not even one row of a batch fits on the GPU; lower si"):
+    with pytest.raises(MemoryError, match="micro-batches of 1 do not fit on the GPU; lower train."):
         fit(Limited(0), device="cuda")
 
 
 def test_fsdp_does_not_go_on_after_running_out_of_memory(fit):
-    sentence = "micro-batches of 12 do not fit on the GPU; set train.micro_batch_size=6"
+    sentence = "micro-batches of 12 do not fit on the GPU; lower train.micro_batch_size, "
     with pytest.raises(MemoryError, match=sentence):
         fit(Limited(6), device="cuda", size=2, parallel="fsdp")
 

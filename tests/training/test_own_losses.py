@@ -27,9 +27,10 @@ from tests.training.test_update import (
     updater,
 )
 from train import update
+from training.compile import recompute_blocks
 from training.metrics import METRICS
 from training.optimizer import AdamW
-from training.step import LossModule, recompute_blocks
+from training.step import LossModule
 
 OWN = ["ffn=relu", "model.ffn.kind=own", "log.every=1", "eval.every=2"]
 

@@ -20,7 +20,7 @@ from tests.parts import ARCHITECTURES, TYPICAL, VOCABULARY, names, part, thin, t
 from training import muon
 from training.distributed import World
 from training.ema import EMA
-from training.evaluation import mean_loss
+from training.evaluation import loss_sum
 from training.muon import Muon
 from training.optimizer import (
     build_optimizers,
@@ -203,12 +203,12 @@ def test_an_evaluation_is_the_mean_over_targets(options):
     model = make_model(dropout=0.5).double()
     module = LossModule(model, LossConfig(*options))
     batches = [make_batch(), make_batch(rows=2, seed=5)]
-    found = mean_loss(make_run(module), batches)
+    total, n = loss_sum(make_run(module), batches)
     assert module.training and model.training
     model.eval()
     first, second = (cross_entropy(model, batch, "sum").item() for batch in batches)
-    n_targets = batches[0].count + batches[1].count
-    assert found == pytest.approx((first + second) / n_targets, rel=1e-9)
+    assert n == batches[0].count + batches[1].count
+    assert total == pytest.approx(first + second, rel=1e-9)
     assert module(*batches[0])["loss"].item() != pytest.approx(first, rel=1e-9)
 
 
