@@ -35,13 +35,14 @@ from training.checkpointer import Checkpointer
 from training.checks import check_batches, check_gradients
 from training.compile import compile_module, recompute_blocks
 from training.ema import EMA
-from training.evaluation import evaluate, sample
+from training.evaluation import evaluate
 from training.finetune import starting_point
 from training.log import Log
 from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr
 from training.plan import report
 from training.run import Run, TrainState
+from training.samples import sample
 from training.schedule import RunLength, build_schedule
 from training.settings import read_settings
 from training.step import LossModule, count_terms, fit_micro_batch, micro_batches, seed_step

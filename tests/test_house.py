@@ -31,7 +31,13 @@ CORE_MODULES = """
     model.generate model.generate.decode model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
-USE_DATA = ("model.hub", "model.checkpoint", "model.pretrained", "model.generate.prompt")
+USE_DATA = (
+    "model.hub",
+    "model.checkpoint",
+    "model.save",
+    "model.pretrained",
+    "model.generate.prompt",
+)
 USE_DATA += ("model.generate.sampler", "model.generate.chat")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from configs.cli import warn
 from configs.errors import CheckpointError, DataError
 from data.disk import filesize, sync_file
-from model import checkpoint
+from model import checkpoint, save
 from model.weights import frozen_tensors
 from training.distributed import shard_like, whole
 from training.optimizer import groups_of, state_tensors
@@ -32,7 +32,7 @@ class Checkpointer:
         self.form = self.form_of(self.tensors())
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        self.unsaved_best: Callable[[], None] | None = None  # a write that failed
+        self.unsaved_best: list[Callable[[], None]] = []  # its write, which may have failed
         self.saved = -1  # the newest step
         self.failures = 0  # in a row
 
@@ -54,17 +54,15 @@ class Checkpointer:
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
             write = partial(self.write, state.step, copies, plain, best)
+            writes = [write] if best else [*self.unsaved_best, write]
             if best:
-                self.unsaved_best = write
-            self.pending = self.thread.submit(self.write_all, write)
+                self.unsaved_best = writes
+            self.pending = self.thread.submit(self.write_all, writes)
 
-    def write_all(self, newest: Callable[[], None]) -> None:
-        """First the best, if writing it has failed before."""
-        if self.unsaved_best and self.unsaved_best is not newest:
-            self.unsaved_best()
-            self.unsaved_best = None
-        newest()
-        self.unsaved_best = None
+    def write_all(self, writes: list[Callable[[], None]]) -> None:
+        for write in writes:
+            write()
+        self.unsaved_best = []
 
     def tensors(self) -> dict[str, checkpoint.Tensors]:
         """{file: {name: tensor}} of all that a checkpoint holds."""
@@ -95,10 +93,10 @@ class Checkpointer:
         # a run that resumes here does not repeat the rows of logs
         for log in self.folder.glob("*.jsonl"):
             sync_file(log)
-        checkpoint.save(self.folder, step, tensors, state)
+        save.save(self.folder, step, tensors, state)
         if best:
-            checkpoint.mark_best(self.folder, step)
-        checkpoint.prune(self.folder, self.run.config.checkpoint.keep)
+            save.mark_best(self.folder, step)
+        save.prune(self.folder, self.run.config.checkpoint.keep)
 
     def wait(self, max_failures: int = MAX_FAILURES) -> None:
         """For the checkpoint that is being written. A failure is a warning; several in a row end
@@ -132,9 +130,9 @@ class Checkpointer:
             return
         self.check_disk_space(frozen)
         if not is_resumed:
-            origin = origin | {"frozen": checkpoint.keep_frozen(self.folder, frozen)}
+            origin = origin | {"frozen": save.keep_frozen(self.folder, frozen)}
         tokenizer = self.run.data.tokenizer
-        checkpoint.write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
+        save.write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
 
     def check_disk_space(self, frozen: checkpoint.Tensors) -> None:
         """There must be room for the checkpoints that are kept (the first ten of them), the best,
@@ -159,12 +157,9 @@ class Checkpointer:
             hint = f"init_from={self.folder} trains from it"
             raise CheckpointError(f"{self.folder} was imported and has not been trained; {hint}")
         if stored["dataset"] != state.dataset:
-            orders = {dataset.partition(" ")[2] for dataset in (stored["dataset"], state.dataset)}
-            if len(orders) > 1:
-                since = f"since {self.folder} began; init_from={self.folder} goes on"
-                raise CheckpointError(f"pairs and mixes have been in another order {since}")
-            changed = "the text has changed, or is that of another data.path"
-            raise DataError(f"{changed}, since {self.folder} was trained on it; restore it")
+            changed = "the text, or the order that this version gives it, has changed"
+            hint = f"restore it, or train from init_from={self.folder}"
+            raise DataError(f"{changed} since {self.folder} was trained on it; {hint}")
         for name in vars(state):
             setattr(state, name, stored[name])
         with self.run.swapped():
@@ -177,9 +172,9 @@ class Checkpointer:
             world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
         if world.is_main:
-            checkpoint.set_aside_newer(self.folder, state.step)
+            save.set_aside_newer(self.folder, state.step)
             if state.best_step == state.step:  # the run may have been killed before this
-                checkpoint.mark_best(self.folder, state.step)
+                save.mark_best(self.folder, state.step)
 
 
 @torch.no_grad()

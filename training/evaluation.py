@@ -1,5 +1,5 @@
-"""Evaluation: the losses and samples of a run. What it predicts of masks, pairs and conversations is
-in training/accuracy.py."""
+"""Evaluation: the losses of a run, and what it predicts. How much of that is right is asked in
+training/accuracy.py."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,15 +10,12 @@ from typing import Any
 import torch
 
 from configs.registry import Registry
-from configs.schema import IGNORE_INDEX
 from data.batch import Batch
 from model.generate.decode import Rows, choose_search
 from model.generate.sampling import GREEDY
 from training.run import Run
 from training.step import micro_batches
 
-PROMPT_TOKENS = 16
-NEW_TOKENS = 48
 Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
 ACCURACIES: Registry[Accuracy] = Registry(
     val_accuracy="training.accuracy:masked_accuracy",
@@ -93,33 +90,6 @@ def shuffle_sources(batch: Batch) -> Batch:
     """The sources of a batch in another order: a model that uses them has a higher loss then."""
     sources = {name: batch.inputs[name].roll(1, 0) for name in batch.inputs if "source" in name}
     return replace(batch, inputs=batch.inputs | sources)
-
-
-def sample(run: Run) -> dict[str, str]:
-    """A prediction for the first validation example, {name: text}."""
-    objective = run.data.objective
-    is_encoder = run.model.kind == "encoder"
-    batch = next(run.data.validation.evaluation(1))
-    with run.evaluating():
-        [tokens] = batch.inputs["tokens"]
-        if is_encoder and not (objective.generate or run.model.generate):
-            from training.accuracy import predict_masks
-
-            predicted, targets = predict_masks(run, batch)
-            row: dict[str, Any] = {"masked": tokens, "target": targets, "prediction": predicted}
-        elif "source" in batch.inputs or objective.input_kind != "text":
-            from training.accuracy import predict_targets
-
-            [row, *_] = predict_targets(run, batch)
-        else:
-            if is_encoder:  # its text has masks
-                [targets] = batch.targets
-                tokens = tokens.where(targets == IGNORE_INDEX, targets)
-            prompt = tokens[:PROMPT_TOKENS].tolist()
-            [continuation] = predict(run, [prompt], NEW_TOKENS)
-            row = {"prompt": prompt, "continuation": continuation}
-    decode = run.data.tokenizer.decode_with_specials
-    return {name: decode(torch.as_tensor(ids).tolist()) for name, ids in row.items()}
 
 
 def predict(run: Run, sources: Rows, max_new_tokens: int) -> Rows:

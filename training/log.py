@@ -22,7 +22,7 @@ from training.plot import draw_run
 from training.run import Run
 from training.wandb_log import start_wandb
 
-MAX_NAMED = 12  # more values that have no format are not printed; metrics.jsonl has all
+MAX_NAMED = 12  # values without a format that are printed; metrics.jsonl has all
 FORMATS = {
     "loss": "loss {:6.3f}",
     "lr": "lr {:.1e}",
@@ -40,14 +40,9 @@ FORMATS = {
 
 def in_words(values: Mapping[str, float]) -> str:
     """Those without a format are printed by name, such as losses and metrics of one's own."""
-    n_named = len(values.keys() - FORMATS)
-    words = []
-    for name, value in values.items():
-        if name in FORMATS:
-            words.append(FORMATS[name].format(value))
-        elif n_named <= MAX_NAMED:
-            words.append(f"{name} {value:.4g}")
-    return "  ".join(words)
+    words = [FORMATS[name].format(values[name]) for name in values if name in FORMATS]
+    named = [f"{name} {values[name]:.4g}" for name in values if name not in FORMATS]
+    return "  ".join(words + named[:MAX_NAMED])
 
 
 class Log:
@@ -99,12 +94,11 @@ class Log:
         self.record(values, f"elapsed {clock(state.seconds)}  ETA {clock(left)}")
 
     def evaluation(self, metrics: dict[str, float], full: bool = False) -> None:
-        seen = self.run.data.train.tokens_seen(self.state.step).items()  # of each source of a mix
-        n_tokens = {f"tokens_{source}": n for source, n in seen}
+        seen = self.run.data.train.tokens_seen(self.state.step)  # of each source of a mix
+        n_tokens = {f"tokens_{source}": seen[source] for source in seen}
         self.record(metrics, "(full)" if full else "", full=full, **n_tokens)
-        if self.is_main and (
-            self.state.step or full
-        ):  # the first step should not wait for matplotlib
+        is_first = self.state.step == 0 and not full  # it should not wait for matplotlib
+        if self.is_main and not is_first:
             with suppress(OSError):
                 rows = list(read_rows(self.folder / "metrics.jsonl"))
                 draw_run(rows, self.folder / "curve.png")

@@ -20,7 +20,8 @@ from configs.errors import RunLockedError
 from configs.parts import own_code
 from configs.schema import Config
 from data.disk import sync_folder
-from model.checkpoint import RUNS, clean_up
+from model.checkpoint import RUNS
+from model.save import clean_up
 from model.weights import count_parameters
 from training.distributed import World
 from training.log import read_rows

@@ -52,15 +52,6 @@ def test_adapters_start_from_the_base_and_merge_into_it(attention, dtype, bound)
     assert (net(inputs) - adapted).abs().max() <= bound
 
 
-def test_the_seed_alone_draws_them():
-    nets = [alive(tiny()) for _ in range(3)]
-    for net, seed in zip(nets, (1, 1, 2), strict=True):
-        torch.rand(1)
-        adapt(net, LORA, seed)
-    first, again, other = ([a.down for a in adapters_of(net).values()] for net in nets)
-    assert all(map(torch.equal, first, again)) and not any(map(torch.equal, first, other))
-
-
 @pytest.fixture
 def tune(run, start):
     """tune(name, *overrides) -> what a run that starts from runs/base prints"""

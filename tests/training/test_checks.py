@@ -1,20 +1,19 @@
 """Own parts whose state no checkpoint would hold are refused; what is frozen is held once."""
 
-import subprocess
 from functools import partial, wraps
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
-import sample
-from configs.cli import run_command
 from data.objectives import NextToken
 from model.checkpoint import load_run
 from model.feedforward import MLP
-from tests.training.runs import TORCHRUN, content, newest, read_lines, with_usual
+from tests.training.runs import content, newest, read_lines
+from training.checks import check_gradients
 from training.optimizer import OPTIMIZERS, AdamW
 
 USE = ["ffn=relu", "schedule=constant", "schedule.warmup=1"]
@@ -42,16 +41,8 @@ def buffer(module):
     module.register_buffer("table", torch.ones(3), persistent=False)
 
 
-def tensor(module):
-    module.scale = torch.ones(3)
-
-
 def modules(module):
-    module.maps = [nn.Linear(2, 2)]
-
-
-def named(module):
-    module.named = {"a": torch.ones(1)}
+    module.maps = {"a": [nn.Linear(2, 2)]}
 
 
 NO_PART = (
@@ -59,9 +50,7 @@ NO_PART = (
 )
 LOST = {
     buffer: "table is no persistent buffer: leave out persistent=False; a checkpoint would not",
-    tensor: f"scale {NO_PART}",
     modules: f"maps {NO_PART}",
-    named: f"named {NO_PART}",
 }
 
 
@@ -98,7 +87,7 @@ def freeze(module):
 
 
 def test_frozen_weights_of_an_own_part(start, own):
-    """They are in no checkpoint, but once in the run; days later, another seed draws others."""
+    """They are in no checkpoint, but once in the run."""
     own(freeze)
     start(*USE, "name=full")
     start(*USE, "name=part", "train.steps=2")
@@ -109,26 +98,10 @@ def test_frozen_weights_of_an_own_part(start, own):
     assert not held.keys() & load_file(newest("runs/full") / "model.safetensors").keys()
     loaded = load_run("runs/full").model
     assert all(torch.equal(loaded.state_dict()[name], held[name]) for name in held)
-    assert run_command(lambda: sample.main(["--run", "runs/full", "--prompt", "the"])) == 0
-    start("init_from=runs/full", "name=tuned", "train.steps=1", "seed=5")
-    assert load_file("runs/tuned/frozen.safetensors").keys() == held.keys()
 
 
 # ---- parameters that a loss does not reach
 
-UNUSED = """
-from torch import nn
-from model.feedforward import ACTIVATIONS, FFNS, MLP
-
-
-class Own(MLP):
-    def __init__(self, d_model: int):
-        super().__init__(d_model, ACTIVATIONS["relu"], False, 4.0)
-        self.unused = nn.Linear(3, 3)
-
-
-FFNS["own"] = Own
-"""
 REACHED = "the loss does not depend on stack.blocks.0.ffn.unused.weight, "
 
 
@@ -137,13 +110,14 @@ def test_a_parameter_without_a_gradient_is_named(start, own):
     assert start(*USE).err.count(f"warning: {REACHED}") == 1
 
 
-def test_two_processes_refuse_it_in_the_first_step(room):
-    Path("own.py").write_text(UNUSED)
-    Path("configs/ffn").mkdir(parents=True)
-    Path("configs/ffn/own.yaml").write_text("# @package model.ffn\nkind: own\n")
-    command = [*TORCHRUN, *with_usual(["parts=own.py", "ffn=own", "name=two"])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert f"error: {REACHED}" in done.stderr, done.stderr
+def test_with_ddp_it_is_refused():
+    """Which would wait for its gradient in the second step."""
+    run = SimpleNamespace(model=nn.Linear(2, 2), world=SimpleNamespace(parallel="ddp"))
+    run.model(torch.ones(2)).sum().backward()
+    check_gradients(run)
+    run.model.bias.grad = None
+    with pytest.raises(ValueError, match="the loss does not depend on bias; use them, or call"):
+        check_gradients(run)
 
 
 # ---- an optimizer that evaluates other weights than it trains

@@ -24,7 +24,6 @@ def tune(run, start):
 @pytest.mark.parametrize(
     ("override", "kind", "lr"),
     [
-        ("eval.every=1", "adamw", 1e-4),
         ("optimizer.lr=3e-5", "adamw", 3e-5),
         ("optimizer=muon", "muon", 0.02),
     ],
@@ -50,7 +49,7 @@ def test_only_a_shorter_context_and_dropout_may_be_set(tune):
     assert short[position].equal(long[position][:16])
     errors = tune("model.context_length=64", "name=longer", code=2).err
     assert "model.context_length is 64, and runs/base has 32; it can only" in errors
-    for override in ("size=tiny", "tokenizer=byte", "model.n_layers=1", "attention=mla"):
+    for override in ("tokenizer=byte", "model.n_layers=1"):
         errors = tune(override, "name=other", code=2).err
         assert f"{override.partition('=')[0]} conflicts with init_from, which sets" in errors
     assert not Path("runs/other").exists()

@@ -1,6 +1,5 @@
 """What a module of one's own adds to the loss, metrics of one's own, and an average of the weights."""
 
-import math
 import re
 from functools import partial
 
@@ -8,8 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import sample
-from configs.cli import run_command
 from configs.schema import LossConfig
 from data.objectives import NextToken
 from model.checkpoint import load_run
@@ -169,36 +166,6 @@ def test_a_second_forward_pass_leaves_no_trace(monkeypatch):
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
 
 
-class MultiToken(Decoder):
-    """Multi-token prediction: a second map predicts the token after the next."""
-
-    def make_stacks(self, config, sizes):
-        super().make_stacks(config, sizes)
-        self.second = torch.nn.Linear(config.d_model, config.d_model)
-
-    def hidden(self, tokens, **options):
-        self.tokens = tokens
-        self.last_hidden = super().hidden(tokens, **options)
-        return self.last_hidden
-
-    def losses(self):
-        targets = self.tokens[:, 2:]
-        total, count = loss(self.second(self.last_hidden[:, :-2]), self.head, targets)
-        return {"second_token": 0.3 * total / count}
-
-
-def test_an_architecture_of_ones_own(start, monkeypatch):
-    monkeypatch.setitem(ARCHITECTURES, "own", MultiToken)
-    monkeypatch.setattr(NextToken, "architectures", (*NextToken.architectures, "own"))
-    use = "name=own model.kind=own schedule=constant schedule.warmup=0 log.every=1 eval.every=2"
-    assert " second_token " in start(*use.split()).out
-    logged = rows("runs/own", "loss", "second_token")
-    assert len(logged) == 4 and all(0 < second < 0.5 * first for first, second in logged)
-    [first, *_] = rows("runs/own", "val_loss")
-    assert first[0] == pytest.approx(math.log(load_run("runs/own").tokenizer.vocab_size), rel=0.1)
-    assert run_command(lambda: sample.main(["--run", "runs/own", "--prompt", "the"])) == 0
-
-
 @pytest.mark.parametrize(
     ("losses", "code", "sentence"),
     [
@@ -258,8 +225,3 @@ def test_state_that_no_checkpoint_holds_is_refused(start, monkeypatch):
             patch.setattr(AdamW, name, change)
             errors = start("optimizer=adamw", code=2).err
             assert "a checkpoint would not hold what a step has changed" in errors
-
-
-def test_the_name_of_a_metric_may_be_taken(start, monkeypatch):
-    monkeypatch.setitem(METRICS, "own", lambda run: {"step": 1.0})
-    assert "'step', which is taken" in start("metrics.names=[own]", "metrics.every=1", code=2).err

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import get_total_norm
 
@@ -17,7 +16,6 @@ from data.batch import Batch
 from model.precision import Precision
 from model.transformer import build_model
 from tests.parts import ARCHITECTURES, TYPICAL, VOCABULARY, names, part, thin, tiny, tokens
-from training import muon
 from training.distributed import World
 from training.ema import EMA
 from training.evaluation import loss_sum
@@ -247,26 +245,3 @@ def test_muon_agrees_with_torch():
     for a, b in zip(ours, theirs, strict=True):
         assert (a - b).norm() < 0.02 * b.norm(), "bfloat16 is not exact"
         assert_equal(optimizers[0].state[a], optimizers[1].state[b])
-
-
-def test_processes_exchange_updates_of_muon_in_the_dtype_of_their_computation(monkeypatch):
-    """Half the traffic, and exact: all but one add zeros."""
-    monkeypatch.setattr(muon, "iteration_dtype", lambda device: torch.bfloat16)
-    exchanged = []
-    all_reduce = dist.all_reduce
-
-    def exchange(tensor):
-        exchanged.append(tensor.dtype)
-        all_reduce(tensor)
-
-    monkeypatch.setattr(dist, "all_reduce", exchange)
-    generator = torch.Generator().manual_seed(0)
-    matrices = [torch.randn(12, 8, generator=generator) for _ in range(3)]
-    expected = [muon.newton_schulz(matrix[None])[0] for matrix in matrices]
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        found = muon.orthogonalize_in_turn(matrices)
-    finally:
-        dist.destroy_process_group()
-    assert exchanged == [torch.bfloat16] * 3
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
