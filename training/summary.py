@@ -37,8 +37,7 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
         lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
 
     parts = f" --parts {shlex.quote(config.parts)}" if config.parts else ""
-    prompt = PROMPTS.get(config.model.kind, PROMPTS["decoder"])
-    prompt = "--chat" if data.objective.input_kind == "chat" else prompt
+    prompt = "--chat" if data.objective.input_kind == "chat" else PROMPTS[run.model.kind]
     sample = f"python sample.py --run {folder}{parts} {prompt}"
     best = read_best(folder)
     if best is not None and best != step_name(state.step):
