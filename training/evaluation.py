@@ -40,7 +40,8 @@ def evaluate(
 
     # a mix has several sources, whose losses are added up
     sums = {name: loss_sum(run, batches(loader)) for name, loader in split.sources.items()}
-    loss = sum(total for total, _ in sums.values()) / sum(count for _, count in sums.values())
+    total, n_targets = map(sum, zip(*sums.values(), strict=True))
+    loss = total / n_targets
     metrics = {"val_loss": loss}
     is_cross_entropy = not hasattr(run.model, "loss")
     if is_cross_entropy:

@@ -61,11 +61,6 @@ def test_what_no_checkpoint_would_hold(start, own, change):
     assert not list(Path("runs").glob("*"))
 
 
-def test_another_name_of_what_is_held_is_no_loss(start, own):
-    own(lambda module: setattr(module, "maps", [module.up, module.out.weight]))
-    start(*USE, "train.steps=1")
-
-
 def test_an_objective_with_a_model(start, monkeypatch):
     extended(monkeypatch, NextToken, modules)
     assert f"error: objective.maps {NO_PART}" in start(code=2).err
@@ -84,6 +79,7 @@ def test_an_objective_that_counts(start, monkeypatch):
 
 def freeze(module):
     module.out.weight.requires_grad_(False)
+    module.maps = [module.up, module.out.weight]  # another name of what is held
 
 
 def test_frozen_weights_of_an_own_part(start, own):

@@ -55,9 +55,8 @@ def test_only_a_shorter_context_and_dropout_may_be_set(tune):
     assert not Path("runs/other").exists()
 
 
-@pytest.mark.parametrize("every", ["2", "null"])
-def test_a_model_that_gets_worse_keeps_its_first_weights(tune, every):
-    worse = ["optimizer.lr=1", "schedule=constant", f"eval.every={every}", "checkpoint.keep=1"]
+def test_a_model_that_gets_worse_keeps_its_first_weights(tune):
+    worse = ["optimizer.lr=1", "schedule=constant", "eval.every=null", "checkpoint.keep=1"]
     output = tune(*worse).out
     assert Path("runs/tuned/checkpoints/best").read_text() == "step-00000000\n"
     assert "warning: the model was better before; try a lower optimizer.lr\n" in output
