@@ -53,7 +53,7 @@ class Checkpointer:
         self.saved = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
-            write = partial(self.write, state.step, copies, plain, best)
+            write: Callable[[], None] = partial(self.write, state.step, copies, plain, best)
             writes = [write] if best else [*self.unsaved_best, write]
             if best:
                 self.unsaved_best = writes

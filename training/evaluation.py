@@ -66,8 +66,8 @@ def evaluate(
     metrics |= {f"val_loss_{name}": total / n for name, (total, n) in sums.items() if name}
     has_others = min(split.n, split.batch_size) > 1
     if run.model.kind == "encoder_decoder" and limit is None and has_others:
-        total, n = loss_sum(run, map(shuffle_sources, split.evaluation()))
-        metrics["val_loss_shuffled_source"] = total / n
+        shuffled, n = loss_sum(run, map(shuffle_sources, split.evaluation()))
+        metrics["val_loss_shuffled_source"] = shuffled / n
     return metrics
 
 

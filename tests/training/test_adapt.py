@@ -193,8 +193,11 @@ def export(folder, *flags, code=0):
     assert run_command(lambda: hub(command)) == code
 
 
-@pytest.mark.parametrize("rank", [8, 32])  # 32 is the width: shapes do not tell what is transposed
-@pytest.mark.parametrize("name", ["gpt2, scores scaled by layer", "llama, one key for all, tied"])
+# 32 is the width: shapes do not tell what is transposed
+ADAPTED = [("gpt2, scores scaled by layer", 32), ("llama, one key for all, tied", 8)]
+
+
+@pytest.mark.parametrize(("name", "rank"), ADAPTED)
 def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start):
     """Of GPT-2, matrices are transposed, and three adapters are one."""
     base = save(build_hf(name), Path("hf"))
