@@ -35,7 +35,7 @@ def main(args: list[str] | None = None) -> None:
 
         chat = Chat(sampler, options.stop or [], options.system or [])
         if options.json:
-            write([chat.row(messages, n) for messages in texts for n in range(options.n or 1)])
+            write(chat.read_rows(texts, options.n or 1))
         else:
             interact(lambda text: chat.reply(text, write, how.max_new_tokens))
     elif options.interactive:
@@ -48,10 +48,10 @@ def load(options: Namespace) -> Sampler:
     """A run that is ready for inference on its device."""
     load_parts(options.parts)
     place = options.run or newest_run()
-    if options.run and is_hf_folder(str(place)):
+    if is_hf_folder(str(place)):
         from model.generate.imported import load_folder
 
-        run = load_folder(str(place), options.checkpoint)
+        run = load_folder(place, options.checkpoint)
     else:
         run = load_run(place, options.checkpoint or "latest")
 
@@ -60,26 +60,28 @@ def load(options: Namespace) -> Sampler:
     dtype = str(precision.dtype).removeprefix("torch.")
     where = f"{dtype} on {precision.device}, {precision.reason}"
     print(f"{place}, step {run.step}: {where}", file=sys.stderr)
-    if run.tokenizer.text:  # that of an import
-        from model.generate.imported import ImportedSampler
+    if not run.tokenizer.text:
+        return Sampler(run)
+    from model.generate.imported import ImportedSampler
 
-        return ImportedSampler(run)
-    return Sampler(run)
+    return ImportedSampler(run)
 
 
 def make_rows(sampler: Sampler, options: Namespace, texts: list[str]) -> list[Row]:
     rows = []
     for text in texts:
         ids = sampler.encode(text, options.slide, options.special)
-        if not ids and options.embed:
-            before, after = sampler.tokenizer.template
-            ids = before + after
+        if options.embed and not ids:
+            ids = sum(sampler.tokenizer.template, [])
         if not ids and (options.embed or options.attention_map):
             raise ValueError("the text is empty")
-        known = ids if sampler.continues else ()
         for sample_id in range(options.n or 1):
+            known = ids if sampler.continues else []
             stream = TextStream(sampler.tokenizer, options.stop or [], known)
-            rows.append(Row(text, ids, stream, sample_id))
+            row = Row(text, ids, stream, sample_id)
+            if sampler.continues:
+                row.shown = f"---\n{text}" if rows else text
+            rows.append(row)
     return rows
 
 
@@ -89,18 +91,18 @@ def write_rows(sampler: Sampler, options: Namespace, how: Generation, rows: list
     size = 1 if options.beams else MAX_BATCH
     for start in range(0, len(rows), size):
         batch = rows[start : start + size]
-        todo = [row for row in batch if row.ids]
-        for row, piece in complete(sampler, options, how, todo):
+        if streaming:
+            show(rows[0].shown)
+        for row, piece in complete(sampler, options, how, batch):
             row.shown += piece
             if streaming:
                 show(piece)
 
         for row in batch:
+            text = "" if streaming else row.shown
             if options.json:
-                show(json.dumps(row.fields(), ensure_ascii=sys.stdout.isatty()) + "\n")
-            elif not streaming:
-                rule = "---\n" if sampler.continues and row is not rows[0] else ""
-                show(rule + (row.shown or "\n"))
+                text = json.dumps(row.fields(), ensure_ascii=sys.stdout.isatty())
+            show(text + "\n")
 
     if options.attention_map:
         from model.attention_maps import save_maps
@@ -112,20 +114,16 @@ def write_rows(sampler: Sampler, options: Namespace, how: Generation, rows: list
 def complete(
     sampler: Sampler, options: Namespace, how: Generation, rows: list[Row]
 ) -> Iterator[tuple[Row, str]]:
-    """What is printed of each row, as it grows."""
+    """The text that is added to each row, as it grows; none to one without ids."""
+    rows = [row for row in rows if row.ids]
     if not rows:
         return
-    if sampler.kind == "encoder":
-        from model.generate.encoder import fill, vectors
-
-        yield from vectors(sampler, rows, options.embed) if options.embed else fill(sampler, rows)
+    if sampler.kind != "encoder":
+        yield from sampler.generate(rows, how)
         return
-    for row in rows:
-        if sampler.continues and not options.chat:
-            yield row, row.prompt
-    yield from sampler.generate(rows, how)
-    for row in rows:
-        yield row, "\n"
+    from model.generate.encoder import fill, vectors
+
+    yield from vectors(sampler, rows, options.embed) if options.embed else fill(sampler, rows)
 
 
 def show(text: str) -> None:

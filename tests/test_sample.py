@@ -352,10 +352,8 @@ WRONG = [
         "--prompt a --top-p 1.5",
         "--top-p is 1.5; expected a number above 0 and at most 1",
     ),
-    ("bert", "--embed --prompt x", "--embed is ''; expected mean or first"),
     ("gpt2", "--prompt a --beams 2", "--beams needs an encoder_decoder; this model is a decoder"),
     ("gpt2", "--prompt --json", "--prompt: expected one argument"),
-    ("gpt2", "--prompt a --attention-map m.txt", "--attention-map ends in none of .png, .pdf"),
 ]
 
 

@@ -12,9 +12,10 @@ from model.generate.stream import TextStream
 
 
 class ChatRow(Row):
-    def asked(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
+        fields = super().fields()
         answer = {"role": "assistant", "content": self.stream.text}
-        return {"messages": [*self.prompt, answer]}
+        return {"messages": [*fields.pop("prompt"), answer]} | fields
 
 
 class Chat:
@@ -36,6 +37,15 @@ class Chat:
         ids = self.template.encode_prompt(messages)
         return ChatRow(messages, ids, TextStream(self.tokenizer, self.stop), sample_id)
 
+    def read_rows(self, lines: list[str], n: int) -> list[Row]:
+        """Each line has the messages of one conversation, which is answered n times."""
+        rows: list[Row] = []
+        for number, line in enumerate(lines, 1):
+            place = f"line {number}"
+            messages = to_messages(read_turns(place, parse_json(place, line)))
+            rows += [self.row(messages, sample_id) for sample_id in range(n)]
+        return rows
+
     def reply(self, text: str, write: Callable[[list[Row]], None], max_new_tokens: int) -> None:
         """Write an answer; of one that is interrupted, what was said is remembered."""
         if not text.strip():
@@ -43,18 +53,11 @@ class Chat:
         turn = {"role": "user", "content": text}
         row = self.row([*self.messages, turn])
         n_new = min(max_new_tokens, self.context // 2)  # for which there should be room
-        is_full = len(row.ids) + n_new > self.context
-        if is_full and self.messages != self.system:
+        if len(row.ids) + n_new > self.context and self.messages != self.system:
             row = self.row([*self.system, turn])
-            if len(row.ids) < self.context:
-                print("the context is full: earlier turns are forgotten", file=sys.stderr)
+            print("the context is full: earlier turns are forgotten", file=sys.stderr)
         try:
             write([row])
         except KeyboardInterrupt:
             print()
-        self.messages = row.asked()["messages"]
-
-
-def read_messages(number: int, line: str) -> Messages:
-    place = f"line {number}"
-    return to_messages(read_turns(place, parse_json(place, line)))
+        self.messages = row.fields()["messages"]

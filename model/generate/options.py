@@ -2,8 +2,9 @@
 
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Count, SettingError, check_value, signature
@@ -15,7 +16,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "": {"action": "store_true", "default": None},
     "TEXT": {"metavar": "TEXT", "action": "append"},
     "NAME": {"metavar": "NAME"},
-    "[NAME]": {"metavar": "NAME", "nargs": "?", "const": ""},  # none is explained below
     "PATH": {"metavar": "PATH", "type": expand_user},
     "N": {"metavar": "N", "type": int},
     "X": {"metavar": "X", "type": float},
@@ -49,14 +49,13 @@ OPTIONS = [
     ("--length-penalty", "X", "for --beams; higher favors longer texts (default: 1)"),
     ("--no-stream", "", "print a text only when it is complete"),
     ("--json", "", "JSON lines: prompt, text, ids, logprobs, finish_reason"),
-    ("--embed", "[NAME]", "mean or first: a vector for each text or line of stdin, by an encoder"),
+    ("--embed", "NAME", "mean or first: a vector for each text or line of stdin, by an encoder"),
     ("--attention-map", "PATH", "save all attention weights as .png, .pdf or .svg"),
     ("--debug", "", "show the traceback of an error"),
 ]
 FILTERS = ("top_k", "top_p", "min_p", "n")
 SAMPLING = (*signature(Sampling), "n")
 GENERATION = (*signature(Generation), "n", "stop")
-IMAGES = (".png", ".pdf", ".svg")
 
 
 def make_parser() -> ArgumentParser:
@@ -83,15 +82,12 @@ def parse_options(args: list[str] | None = None) -> Namespace:
         known = [flag for flag, *_ in (*INPUTS, *OPTIONS)]
         flag = unknown[0] if unknown[0].startswith("-") else f"--prompt={unknown[0]!r}"
         raise SettingError(f"unknown argument {unknown[0]!r}; see --help", flag, known)
-    kinds = {name: parameter.annotation for name, parameter in signature(Generation).items()}
+    kinds = get_type_hints(Generation, include_extras=True)
     kinds |= {"n": Count, "embed": Literal["mean", "first"]}
-    for name, kind in kinds.items():
-        if vars(options)[name] is not None:
-            check_value(flag_of(name), vars(options)[name], kind)
+    for name, value in given(options, kinds).items():
+        check_value(flag_of(name), value, kinds[name])
     if "" in (options.stop or []):
         raise ValueError("--stop cannot be empty")
-    if options.attention_map and options.attention_map.suffix not in IMAGES:
-        raise ValueError(f"--attention-map ends in none of {', '.join(IMAGES)}")
 
     if options.chat:
         names = ("slide", "special", "system" if options.json else "n")
@@ -110,15 +106,19 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     return options
 
 
+def given(options: Namespace, names: Iterable[str]) -> dict[str, Any]:
+    values = {name: vars(options)[name] for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def refuse(names: tuple[str, ...], options: Namespace, reason: str) -> None:
+def refuse(names: Iterable[str], options: Namespace, reason: str) -> None:
     """An option that would be ignored is an error."""
-    for name in names:
-        if vars(options)[name] is not None:
-            raise ValueError(f"{flag_of(name)} has no effect: {reason}")
+    for name in given(options, names):
+        raise ValueError(f"{flag_of(name)} has no effect: {reason}")
 
 
 def choose_generation(options: Namespace, sampler: Sampler) -> Generation:
@@ -126,40 +126,31 @@ def choose_generation(options: Namespace, sampler: Sampler) -> Generation:
     kind = sampler.kind
     if options.embed and kind != "encoder":
         raise ValueError(f"--embed needs an encoder; model.kind is {kind}")
-    if options.beams and (kind != "encoder_decoder" or sampler.has_own_search):
+    if options.beams and sampler.model.kind != "encoder_decoder":
         raise ValueError(f"--beams needs an encoder_decoder; this model is a {kind}")
     if kind == "encoder":
         refuse(GENERATION, options, f"an encoder fills in {MASK}")
     if sampler.continues:
         refuse(("source",), options, "this model continues a --prompt")
 
-    # the values of the command line take the place of the usual ones
-    values = {name: vars(options)[name] for name in signature(Generation)}
-    given = {name: value for name, value in values.items() if value is not None}
-    how = replace(sampler.usual, **given)
+    how = replace(sampler.usual, **given(options, signature(Generation)))
     if how.temperature == 0:
         refuse(FILTERS, options, "greedy decoding (temperature 0) has one result")
     return how
 
 
-def read_texts(options: Namespace) -> list[Any]:
+def read_texts(options: Namespace) -> list[str]:
     """The prompts of the command line, the lines of --file, or stdin as one prompt, but each of
-    its lines for --embed; messages in each for --chat. None if they are read one by one."""
+    its lines for --embed and --chat. None if they are read one by one."""
     if options.prompt or options.source:
         return options.prompt or options.source
     if options.interactive or (options.chat and not options.json):
         return []
-    file = options.file
-    if not file and sys.stdin.isatty():
+    if not options.file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
 
-    data = file.read_bytes() if file else sys.stdin.buffer.read()
+    data = options.file.read_bytes() if options.file else sys.stdin.buffer.read()
     text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
-    if not (file or options.embed or options.chat):
-        return [text]
-    lines = text.split("\n")
-    if options.chat:
-        from model.generate.chat import read_messages
-
-        return [read_messages(number, line) for number, line in enumerate(lines, 1)]
-    return lines
+    if options.file or options.embed or options.chat:
+        return text.split("\n")
+    return [text]

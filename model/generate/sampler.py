@@ -25,12 +25,9 @@ class Row:
     sample_id: int = 0
     shown: str = ""  # what is printed of it
 
-    def asked(self) -> dict[str, Any]:
-        return {"prompt": self.prompt}
-
     def fields(self) -> dict[str, Any]:
         names = ("text", "ids", "logprobs", "finish_reason")
-        return self.asked() | {name: getattr(self.stream, name) for name in names}
+        return {"prompt": self.prompt} | {name: getattr(self.stream, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,10 @@ class Sampler:
         if self.objective.generate:
             shared = run.config["model"] | {"architecture": run.model.kind, "document_mask": False}
             self.objective = build("objective", OBJECTIVES, run.config["objective"], shared)
+
         self.search = choose_search(run.model, self.objective, run.tokenizer)
-        self.has_own_search = self.search.func is not decode
         self.kind = str(self.model.kind)
-        if self.kind == "encoder" and self.has_own_search:
+        if self.kind == "encoder" and self.search.func is not decode:
             self.kind = "decoder"
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
         self.continues = self.kind == "decoder" and self.objective.input_kind != "pairs"
@@ -67,10 +64,9 @@ class Sampler:
             after = []  # it would end the text
         elif self.kind == "decoder":
             after = [self.tokenizer.start]  # of a target
-        around = self.objective.prompt
         context = self.model.context_length
-        template = [before, after]
-        ids = encode_prompt(text, self.tokenizer, context, slide, template, around, special)
+        around = self.objective.prompt
+        ids = encode_prompt(text, self.tokenizer, context, slide, [before, after], around, special)
         if not ids and self.continues:
             return before or [self.tokenizer.specials["end"]]
         return ids
@@ -78,12 +74,13 @@ class Sampler:
     def generate(self, rows: list[Row], how: Generation) -> Iterator[tuple[Row, str]]:
         """Complete each row. Yields its text as it grows."""
         prompts = [row.ids for row in rows]
-        stop = self.tokenizer.end_ids
-        inputs: dict[str, Any] = {"max_new_tokens": how.max_new_tokens, "stop": stop}
+        inputs: dict[str, Any] = {"stop": self.tokenizer.end_ids}
         if self.model.kind == "encoder_decoder":
             inputs["sources"] = prompts
             prompts = [[self.tokenizer.start]] * len(rows)
         inputs |= self.restrict(prompts, how)
+
+        inputs["max_new_tokens"] = how.max_new_tokens
         if how.beams:
             from model.generate.beams import beam_search
 

@@ -28,33 +28,27 @@ GREEDY = Sampling()
 COLDEST = 1e-6  # a lower temperature is greedy, too, for it may overflow
 
 
-def apply_repetition_penalty(logits_BV: Tensor, seen_BV: Tensor, penalty: float) -> Tensor:
-    """Divides positive logits of seen tokens and multiplies negative ones, so that both fall."""
-    lower_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
-    return torch.where(seen_BV, lower_BV, logits_BV)
+def penalize(logits: Tensor, penalty: float) -> Tensor:
+    """Divides positive logits and multiplies negative ones, so that both fall."""
+    return torch.where(logits > 0, logits / penalty, logits * penalty)
 
 
 def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     """Logits outside top_k, then top_p, then min_p become -inf; equal logits are kept or dropped
     together."""
+    if not sampling.top_k and sampling.top_p == 1 and not sampling.min_p:
+        return logits_BV
     vocab_size = logits_BV.shape[-1]
-    top_k = min(sampling.top_k or vocab_size, vocab_size)
-    # with a top_p of 1 no token is dropped, though a float32 sum may reach 1 early
-    top_p = math.inf if sampling.top_p == 1 else sampling.top_p
-
-    if top_k < vocab_size or top_p < 1:
-        ordered = logits_BV.topk(top_k).values
-        probs = ordered.softmax(-1)
+    ordered = logits_BV.topk(min(sampling.top_k or vocab_size, vocab_size)).values
+    probs = ordered.softmax(-1)
+    is_kept = probs >= sampling.min_p * probs[:, :1]
+    if sampling.top_p < 1:  # else no token is dropped, though a float32 sum may reach 1 early
         before = probs.cumsum(-1) - probs  # of more likely ones
-        kept_B1 = (before < top_p).sum(-1, keepdim=True)
-        last_B1 = (kept_B1 - 1).clamp(min=0)
-        least_B1 = ordered.gather(-1, last_B1)
-        logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
+        is_kept &= before < sampling.top_p
 
-    if sampling.min_p > 0:
-        least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(sampling.min_p)
-        logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
-    return logits_BV
+    last_B1 = is_kept.sum(-1, keepdim=True).sub(1).clamp(min=0)
+    least_B1 = ordered.gather(-1, last_B1)
+    return logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
 
 
 def uniform(seed: int, row_id: int, step: int) -> float:
@@ -71,7 +65,8 @@ def sample_next(
     """The next id of each row. seen_BV marks the tokens that a row has already, None without a
     penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
     if seen_BV is not None:
-        logits_BV = apply_repetition_penalty(logits_BV, seen_BV, sampling.repetition_penalty)
+        lower_BV = penalize(logits_BV, sampling.repetition_penalty)
+        logits_BV = torch.where(seen_BV, lower_BV, logits_BV)
 
     if sampling.temperature < COLDEST:
         return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU

@@ -43,11 +43,12 @@ class TextStream:
             return self.emit(min(places))
 
         # wait for as much as may begin a stop string
-        for start in range(len(self.pending)):
-            rest = self.pending[start:]
-            if any(stop.startswith(rest) for stop in self.stops):
-                return self.emit(start)
-        return self.emit(len(self.pending))
+        begun = 0
+        while not any(stop.startswith(self.pending[begun:]) for stop in self.stops) and begun < len(
+            self.pending
+        ):
+            begun += 1
+        return self.emit(begun)
 
     def finish(self, reason: str) -> str:
         """The rest of the text, unless the stream has finished already."""

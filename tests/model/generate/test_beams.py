@@ -77,20 +77,9 @@ def test_the_search_continues_while_a_longer_one_could_win(length_penalty, first
     assert search(net, [1], beams=2, **limits)[0] == expected
 
 
-ERRORS = [
-    ("decoder", {}, "beam search needs an encoder_decoder; this model is a decoder"),
-    ("encoder_decoder", {"beams": 0}, "beams is 0; expected an integer at least 1"),
-    ("encoder_decoder", {"length_penalty": torch.nan}, "length_penalty is nan; expected a number"),
-]
-
-
-@pytest.mark.parametrize(("kind", "options", "sentence"), ERRORS)
-def test_errors(kind, options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        search(alive(tiny(kind)), [1], **options)
-
-
-def test_logits_that_are_not_finite():
+def test_errors():
+    with pytest.raises(ValueError, match="needs an encoder_decoder; this model is a decoder"):
+        search(alive(tiny()), [1])
     net = alive(tiny("encoder_decoder"))
     net.head.map.weight.data[3, 0] = torch.nan
     with pytest.raises(FloatingPointError, match="logits are NaN or infinite"):

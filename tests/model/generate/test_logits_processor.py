@@ -5,7 +5,7 @@ import torch
 
 from model.generate.beams import beam_search
 from model.generate.decode import decode
-from model.generate.imported import LogitsProcessor
+from model.generate.imported import NO_RULES, LogitsProcessor
 from model.generate.sampling import Sampling
 from model.hub.convert import load_hf
 from tests.model.generate.test_decode import PROMPTS, lively
@@ -19,8 +19,7 @@ RULES = [
     {"no_repeat_ngram_size": 3, "bad_words_ids": [[PAD]]},
     {"min_length": 9, "suppress_tokens": [7, 9, 200]},
     {"min_new_tokens": 7},
-    {"begin_suppress_tokens": [*range(100)], "forced_eos_token_id": END},
-    {"forced_bos_token_id": 8, "begin_suppress_tokens": [*range(150)], "min_length": 5},
+    {"forced_bos_token_id": 8, "min_length": 5, "forced_eos_token_id": END},
     {"bad_words_ids": [[PAD], [END], [5, 6]], "forced_eos_token_id": END},
 ]
 SOURCE = [[40, 41, 42, 40, 41], [9, 8, 7, 6, 5]]
@@ -53,12 +52,12 @@ def both(pair, rules, beams=None, stop=(END,)):
     options = {"max_new_tokens": N_NEW, "stop": stop}
     found = []
     if beams is None:
-        processor = LogitsProcessor(rules, prompts, N_NEW, stop)
+        processor = LogitsProcessor(NO_RULES | rules, prompts, N_NEW, stop)
         steps = decode(ours, prompts, processor=processor, **inputs, **options)
         rows = zip(*(step.ids for step in steps), strict=True)
         found = [[i for i in row if i is not None] for row in rows]
     for prompt, source in zip(prompts, SOURCE, strict=True) if beams else ():
-        processor = LogitsProcessor(rules, [prompt], N_NEW, stop)
+        processor = LogitsProcessor(NO_RULES | rules, [prompt], N_NEW, stop)
         options |= {"beams": beams, "length_penalty": 1.0, "processor": processor}
         found.append([step.ids[0] for step in beam_search(ours, [prompt], [source], **options)])
     width = len(expected[0])
@@ -84,7 +83,7 @@ def test_samples_obey_the_rules():
     """Each row its own, also past the context of 16."""
     net = lively()
     rules = {"no_repeat_ngram_size": 2, "suppress_tokens": [3, 4, 999], "min_length": 30}
-    processor = LogitsProcessor(rules, PROMPTS, 40, [5])
+    processor = LogitsProcessor(NO_RULES | rules, PROMPTS, 40, [5])
     options = {"max_new_tokens": 40, "sampling": Sampling(1.0), "stop": [5]}
     steps = list(decode(net, PROMPTS, processor=processor, **options))
     for number, prompt in enumerate(PROMPTS):

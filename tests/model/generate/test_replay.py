@@ -13,7 +13,7 @@ from configs.compose import compose
 from model.cuda import can_replay
 from model.generate import decode as decode_module
 from model.generate.decode import decode
-from model.generate.imported import LogitsProcessor
+from model.generate.imported import NO_RULES, LogitsProcessor
 from model.generate.sampling import GREEDY
 from tests.model.generate.test_decode import HOT, PROMPTS, SOURCES, lively
 from tests.parts import TYPICAL, alive, names, thin
@@ -125,7 +125,7 @@ def test_a_processor_reads_each_token_before_the_next(graphs, monkeypatch):
     expected = []
     for is_replayed in (False, True):
         monkeypatch.setattr(decode_module, "can_replay", lambda model: is_replayed)  # noqa: B023
-        processor = LogitsProcessor(rules, PROMPTS, 12, [])
+        processor = LogitsProcessor(NO_RULES | rules, PROMPTS, 12, [])
         expected.append([*decode(model, PROMPTS, processor=processor, **options)])
     assert expected[0] == expected[1] != [*decode(model, PROMPTS, **options)]
     assert len(graphs) == 1, "of the last call alone"
