@@ -72,7 +72,8 @@ def make_rows(sampler: Sampler, options: Namespace, texts: list[str]) -> list[Ro
     for text in texts:
         ids = sampler.encode(text, options.slide, options.special)
         if options.embed and not ids:
-            ids = sum(sampler.tokenizer.template, [])
+            before, after = sampler.tokenizer.template
+            ids = before + after
         if not ids and (options.embed or options.attention_map):
             raise ValueError("the text is empty")
         for sample_id in range(options.n or 1):

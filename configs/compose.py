@@ -3,8 +3,9 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -63,35 +64,27 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     parsed, unknown = parser.parse_known_intermixed_args(arguments)
     overrides: list[str] = parsed.overrides
     if unknown:
-        given = unknown[0] if "=" in unknown[0] else f"{unknown[0]}=..."
-        raise SettingError(f"unknown option {unknown[0]}; settings are written key=value", given)
-    for override in overrides:
-        check_text(override)
-    if parsed.multirun:
-        check_sweep(overrides)
+        refuse_option(unknown[0], arguments)
+    if parsed.multirun and "RANK" in os.environ:
+        raise ValueError(
+            "-m trains one model after another; with torchrun, start each run by itself"
+        )
+    if parsed.multirun and {"name", "resume"} & set(map(key_of, overrides)):
+        raise ValueError(
+            "-m takes neither name= nor resume=: each run of a sweep is new, with its own name"
+        )
     flags = [argument for argument in arguments if argument not in overrides]
     return [*flags, *map(quote, overrides), *implied(overrides)]
 
 
-def check_text(override: str) -> None:
-    """Python keeps bytes that it cannot decode as halves of characters, which no library takes."""
-    try:
-        override.encode()
-    except UnicodeEncodeError:
-        message = f"{override} cannot be read as {sys.getfilesystemencoding()}; set PYTHONUTF8=1 or LC_ALL=C.UTF-8, or rename the file"
-        raise ValueError(message) from None
-
-
-def check_sweep(overrides: Sequence[str]) -> None:
-    if "RANK" in os.environ:
-        raise ValueError(
-            "-m trains one model after another; with torchrun, start each run by itself"
-        )
-    if {"name", "resume"} & set(map(key_of, overrides)):
-        message = (
-            "-m takes neither name= nor resume=: each run of a sweep is new, with its own name"
-        )
-        raise ValueError(message)
+def refuse_option(option: str, arguments: Sequence[str]) -> NoReturn:
+    """As other programs take it: --lr=1, --lr 1, or --resume."""
+    given = option
+    if "=" not in option:
+        following = dict(pairwise(arguments)).get(option, "-")
+        is_flag = following.startswith("-") or "=" in following
+        given = f"{option}={'true' if is_flag else following}"
+    raise SettingError(f"unknown option {option}; settings are written key=value", given)
 
 
 def quote(override: str) -> str:

@@ -42,10 +42,9 @@ def explain(error: Exception) -> tuple[int | None, str]:
         return code, message + did_you_mean(error.given, error.known)
     if isinstance(error, HydraException | OmegaConfBaseException):
         return 2, explain_hydra(error)
-    if isinstance(error, BrokenPipeError):  # of train.py, reported by training/compare.py
-        return code, "the output is no longer read"
     if isinstance(error, OSError) and error.strerror:
-        return code, f"{error.filename or 'the disk'}: {error.strerror.lower()}"
+        place = f"{error.filename}: " if error.filename else ""
+        return code, place + error.strerror.lower()
     if isinstance(error, OutOfMemoryError) or "can't allocate memory" in reason:
         return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a size="
     if isinstance(error, RuntimeError) and "can't start new thread" in reason:
@@ -66,20 +65,17 @@ def nearest(name: str, known: Sequence[str]) -> str:
     """The known name that this one looks most like, or what other projects call it; or ""."""
     synonyms = yaml.safe_load((CONFIGS / "synonyms.yaml").read_text(encoding="utf-8"))
     pairs = [(ours, str(other)) for ours in known for other in (ours, *synonyms.get(ours, ()))]
-    alike, found = max((similarity(name, other), ours) for ours, other in pairs)
+    # the last part counts twice: model.attention.windw is like model.attention.sliding_window
+    alike, found = max(
+        (ratio(name, other) + ratio(last(name), last(other)), ours) for ours, other in pairs
+    )
     return found if alike > ALIKE else ""
 
 
-def similarity(a: str, b: str) -> float:
-    """From 0 to 2; the last part counts twice: model.attention.windw is like
-    model.attention.sliding_window."""
-    pairs = ((a, b), (last(a), last(b)))
-    return sum(SequenceMatcher(None, plain(ours), plain(theirs)).ratio() for ours, theirs in pairs)
-
-
-def plain(name: str) -> str:
-    """Its letters and digits."""
-    return re.sub(r"[\W_]", "", name.lower())
+def ratio(a: str, b: str) -> float:
+    """How alike their letters and digits are, from 0 to 1."""
+    a, b = (re.sub(r"[\W_]", "", name.lower()) for name in (a, b))
+    return SequenceMatcher(None, a, b).ratio()
 
 
 def last(name: str) -> str:
@@ -106,7 +102,10 @@ def explain_hydra(error: Exception) -> str:
     """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
     text = str(error)
     if override := getattr(error, "override", None):
-        return f"cannot parse {override!r:.60}; write group=option or key=value, each as one shell word, such as model=gpt2 train.steps=200"
+        # model: gpt2
+        match = re.fullmatch(r"([\w.]+) *[:=] *(\S+)", override)
+        example = f"{match[1]}={match[2]}" if match else "model=gpt2 train.steps=200"
+        return f"cannot parse {override!r:.60}; write group=option or key=value, each as one shell word, such as {example}"
     if isinstance(error, MissingConfigException) and error.options:
         # of optimizer/sgd, or hydra/launcher/slurm
         [(group, option)] = re.findall("((?:hydra/)?.+?)/(.*)", str(error.missing_cfg_file))

@@ -107,10 +107,15 @@ def allows(kind: Any, bounds: Bounds, value: Any) -> bool:
 
 def check_value(name: str, value: Any, annotation: Any) -> Any:
     """The value, if its annotation allows it; 1e3 passes as an integer, too."""
-    is_group = is_dataclass(annotation)
-    if is_group and isinstance(value, dict):
-        return from_dict(annotation, value, f"{name}.")
-    options = alternatives(dict if is_group else annotation)
+    if is_dataclass(annotation):
+        if isinstance(value, dict):
+            return from_dict(annotation, value, f"{name}.")
+        settings = [f"{name}.{option}" for option in signature(annotation)]
+        message = (
+            f"{name} is {value!r:.60}; expected its settings one by one: {', '.join(settings)}"
+        )
+        raise SettingError(message, f"{name}={value}", settings)
+    options = alternatives(annotation)
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     for candidate in (value, whole):
         if any(allows(kind, bounds, candidate) for kind, bounds in options):

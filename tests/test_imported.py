@@ -42,16 +42,18 @@ def unigram():
 TOKENIZERS = {"byte pairs": byte_pairs, "unigram": unigram}
 
 
+BOTH = pytest.mark.parametrize("imported", TOKENIZERS, indirect=True)
 HF, RUN, BACK = Path("hf"), Path("run"), Path("back")
 
 
-@pytest.fixture(params=TOKENIZERS)
+@pytest.fixture
 def imported(request, tmp_path, monkeypatch):
     """imported(name): model and tokenizer of transformers, which are in HF; RUN is their import."""
     monkeypatch.chdir(tmp_path)
 
     def imported(name):
-        model, backend = build_hf(name), TOKENIZERS[request.param]()
+        model = build_hf(name)
+        backend = TOKENIZERS[getattr(request, "param", "byte pairs")]()
         backend.add_special_tokens(["<mask>"])
         ids = [(token, backend.token_to_id(token)) for token in ("<eos>", "<pad>")]
         template = processors.TemplateProcessing(TEMPLATES[name], special_tokens=ids)
@@ -77,6 +79,7 @@ def run(capsys):
     return run
 
 
+@BOTH
 def test_masks_are_filled_as_in_transformers(imported, run):
     model, tokenizer = imported("bert")
     inputs = tokenizer(f"{PROMPT} <mask> in", return_tensors="pt")["input_ids"]
@@ -102,6 +105,7 @@ def hf_generate(model, tokenizer):
     return inputs["input_ids"][0].tolist(), output[0].tolist()
 
 
+@BOTH
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_encoder_decoders_generate_as_in_transformers(name, imported, run):
     model, tokenizer = imported(name)
@@ -144,6 +148,7 @@ def test_generation_rules_are_obeyed(name, imported, run):
     """A flag takes the place of its rule."""
     imported(name)
     rules = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "suppress_tokens": [7, 8]}
+    rules |= {"bad_words_ids": None, "min_length": None}  # none
     model = AUTO[load_run(RUN).model.kind].from_pretrained(HF)
     tokenizer = hf.AutoTokenizer.from_pretrained(HF)
     plain = hf_generate(model, tokenizer)
@@ -161,14 +166,11 @@ def test_generation_rules_are_obeyed(name, imported, run):
     _, output = hf_generate(model, tokenizer)
     assert generated(run, *args, "--repetition-penalty", "2")["ids"] == output[n_prompt:]
     if name == "bart":
-        model.generation_config.update(
-            repetition_penalty=1.3, num_beams=3, early_stopping="never", length_penalty=2.0
-        )
+        search = {"num_beams": 3, "early_stopping": "never", "length_penalty": 2.0}
+        model.generation_config.update(repetition_penalty=1.3, **search)
         _, output = hf_generate(model, tokenizer)
-        assert (
-            generated(run, "--source", PROMPT, "--beams", "3", "--length-penalty", "2")["ids"]
-            == output[n_prompt:]
-        )
+        args = ["--source", PROMPT, "--beams", "3", "--length-penalty", "2"]
+        assert generated(run, *args)["ids"] == output[n_prompt:]
 
 
 @pytest.mark.parametrize("name", ["mistral", "bart"])
@@ -229,6 +231,7 @@ def test_rules_of_generation_are_kept(file, imported, capsys):
         import_run(HF, Path("odd"))
 
 
+@BOTH
 def test_decoders_generate_as_in_transformers(imported, run):
     """With the template's prefix, without its suffix; no space is lost where the generated text
     begins."""

@@ -4,6 +4,7 @@ import io
 import json
 import shlex
 import sys
+from copy import deepcopy
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -21,6 +22,7 @@ from model.generate.prompt import encode_prompt
 from model.hub.__main__ import write_run
 from model.transformer import build_model
 from tests.model.hub.hub_models import randomize
+from tests.parts import thin
 
 # {model: (objective, special tokens)}
 FAMILIES = {
@@ -60,7 +62,10 @@ def run(home, monkeypatch, capsys):
         printed = capsys.readouterr()
         assert "Traceback" not in printed.err
         errors = [line for line in printed.err.splitlines() if line.startswith("error: ")]
-        return (code, errors[0]) if code and len(errors) == 1 else printed.out
+        if not errors or code == 0:
+            return printed.out
+        assert not printed.out, "not even the prompt, before an error"
+        return code, errors[0]
 
     return run
 
@@ -164,7 +169,7 @@ def test_stdin_is_one_prompt(run):
         assert run(*limit(5), stdin=text.encode()) == expected
 
 
-@pytest.mark.parametrize("text", ["-x", "-", "a b", "", "--run=", "--prompt=a"])
+@pytest.mark.parametrize("text", ["-x", "", "--prompt=a"])
 def test_a_text_may_begin_with_a_dash(text):
     assert parse_options([f"--prompt={text}"]).prompt == [text]
 
@@ -221,8 +226,11 @@ def test_json_on_a_terminal_is_ascii(terminal):
 
 
 def test_masks_are_filled(run, rows, monkeypatch):
-    """By ordinary tokens: a special one would not be text."""
+    """By ordinary tokens, though a special one, which is no text, is the most likely."""
     text = "li[MASK]e [MASK]"
+    bert = load_run("runs/bert")
+    bert.model.head.map.bias.data[bert.tokenizer.specials["end"]] = 5
+    monkeypatch.setattr(sample, "load_run", lambda *args: deepcopy(bert))
     Path("masks.txt").write_text(f"{text}\n[MASK]e\n")
     batched = rows("--file", "masks.txt", name="bert")
     monkeypatch.setattr(sample, "MAX_BATCH", 1)
@@ -233,20 +241,11 @@ def test_masks_are_filled(run, rows, monkeypatch):
     assert first.startswith("  [MASK] 1: ") and first.count(", ") == 4
     assert second.startswith("  [MASK] 2: ")
 
-    bert = load_run("runs/bert")
     mask = bert.tokenizer.specials["mask"]
     logits = bert.model(torch.tensor([[*b"li", mask, *b"e ", mask]]))[0, 2]
     logprob, best = logits.log_softmax(-1)[:256].max(-1)
     assert row["ids"][0] == best
     assert row["logprobs"][0] == pytest.approx(logprob.item(), abs=1e-4)
-
-
-def test_a_special_token_fills_no_mask(rows, monkeypatch):
-    bert = load_run("runs/bert")
-    bert.model.head.map.bias.data[bert.tokenizer.specials["end"]] = 100
-    monkeypatch.setattr(sample, "load_run", lambda *args: bert)
-    [row] = rows("--prompt", "li[MASK]e", name="bert")
-    assert row["ids"][0] < 256
 
 
 def test_masks_of_a_source_are_sentinels(home):
@@ -274,13 +273,6 @@ def test_the_model_and_the_prompt_of_a_decoder(run, monkeypatch):
         assert {parameter.dtype for parameter in model.parameters()} == {dtype}
 
 
-def test_a_decoder_without_beams_prints_nothing(home, monkeypatch, capsys):
-    """Not even the prompt, before its error."""
-    monkeypatch.chdir(home)
-    assert run_command(lambda: sample.main(["--run", "runs/gpt2", "--prompt=a", "--beams=2"])) == 2
-    assert capsys.readouterr().out == ""
-
-
 def test_slide_truncates_on_the_left(rows):
     long = "0123456789" * 4
     [slid] = rows("--prompt", long, "--slide", *limit(5))
@@ -290,7 +282,7 @@ def test_slide_truncates_on_the_left(rows):
     assert encode_prompt("abc", tokenizer, 2, True, [[1], [2]]) == [1, 2], "all of it"
 
 
-@pytest.mark.parametrize("name", ["deepseek", "bert", "t5"])
+@pytest.mark.parametrize("name", thin(["deepseek", "bert", "t5"], ["t5"]))
 def test_attention_maps(run, name):
     Path("maps.png").unlink(missing_ok=True)
     args = ["--prompt", "a$ [MASK]\x00☃", "--attention-map", "maps.png", "--precision", "bf16"]
@@ -309,15 +301,11 @@ WRONG = [
     ("gtp2", "--prompt a", "there is no folder runs/gtp2 (did you mean runs/gpt2?)"),
     ("hf", "--prompt a", "no config.yaml; python -m model.hub import makes a run of a Hugging"),
     ("gpt2", f"--prompt {'x' * 33}", "33 tokens; the context length is 32 (see --slide)"),
-    ("gpt2", "--prompt a --temperature nan", "temperature is nan; expected a number at least 0"),
     ("gpt2", "--prompt a --stop ''", "--stop cannot be empty"),
-    ("gpt2", "--prompt a --n 0", "--n is 0; expected an integer at least 1"),
     ("gpt2", "--prompt a --temperature 0 --top-k 5", "--top-k has no effect: greedy decoding"),
     ("gpt2", "--source a", "--source has no effect: this model continues a --prompt"),
     ("bart", "--prompt a --beams 2 --seed 1", "--seed has no effect: beam search does not sample"),
     ("bart", "--prompt a --length-penalty 0", "--length-penalty has no effect: it is for --beams"),
-    ("bart", "--prompt a --beams 2 --temperature 0", "--temperature has no effect: beam search"),
-    ("bart", "--prompt a --length-penalty 2", "--length-penalty has no effect: it is for --beams"),
     ("bert", "--prompt [MASK] --stop a", "--stop has no effect: an encoder fills in [MASK]"),
     ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),
     ("bert", "--prompt a", "an encoder fills in [MASK]; there is none in 'a'"),
@@ -328,7 +316,6 @@ WRONG = [
     ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run knows 8"),
     ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
     ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),
-    ("gpt2", "--prompt a --precision fp8", "precision is 'fp8'; choose one of"),
     (
         "gpt2",
         "--prompt a --tempersture 1",
@@ -338,15 +325,9 @@ WRONG = [
     ("gpt2", "'def '", "unknown argument 'def '; see --help (did you mean --prompt='def '?)"),
     (
         "gpt2",
-        "--prompt a --top_p=1",
-        "unknown argument '--top_p=1'; see --help (did you mean --top-p=1?)",
-    ),
-    (
-        "gpt2",
         "--prompt a --num_samples 2",
         "unknown argument '--num_samples'; see --help (did you mean --n?)",
     ),
-    ("gpt2", "--start a", "unknown argument '--start'; see --help (did you mean --prompt?)"),
     (
         "nowhere",
         "--prompt a --top-p 1.5",

@@ -2,8 +2,6 @@
 
 CONFIG = [
     # names
-    ("train.stepz=5", r"unknown setting train.stepz \(did you mean train.steps\?\)"),
-    ("attn=gqa", r"unknown setting attn \(did you mean attention\?\)"),
     ("model.attention.windw=3", r"windw \(did you mean model.attention.sliding_window\?\)"),
     (
         "model.attention.queries_per_kv=2",
@@ -13,24 +11,18 @@ CONFIG = [
     ("data.id=a/b", "data.id is a setting of data=fineweb_edu or data=hub"),
     ("optimizer@foo=adamw", "unknown setting optimizer@foo"),
     ("+_target_=os.system", "unknown setting _target_"),
+    ("attention.sliding_window=3", r"\(did you mean model.attention.sliding_window\?\)"),
     # what other projects call them
     ("lr=1", r"unknown setting lr \(did you mean optimizer.lr\?\)"),
-    ("model.context=64", r"unknown setting model.context \(did you mean model.context_length\?\)"),
-    ("lora.r=8", r"unknown setting lora.r \(did you mean adapt.rank\?\)"),
     ("modle=gpt2", r"unknown setting modle \(did you mean model\?\)"),
     ("optimizer/lr=1", r"unknown setting optimizer/lr \(did you mean optimizer.lr\?\)"),
     ("model.attention=gqa", r"a group of settings \(did you mean attention=gqa\?\)"),
-    ("prompt=hello", "unknown setting prompt; --cfg job prints all"),
-    ("adapt.rank=8", "adapt.rank is a setting of adapt=lora, which is not chosen"),
     # options
     ("optimizer=muon_moden", r"unknown option optimizer=muon_moden \(did you mean muon_modern\?\)"),
-    ("optimizer=sgd", "unknown option optimizer=sgd; choose one of: adamw"),
     ("plan.gpu=H100", "add dry_run=true"),
-    ("plan.mfu=2", "plan.mfu is 2; expected a number above 0 and at most 1"),
     ("+experiment=../../x", "unknown option experiment=../../x"),
     ("hydra/launcher=slurm", "unknown option hydra/launcher=slurm; choose one of: basic"),
     ("model=mistral", r"\(did you mean llama\?\); choose .*; size= sets .* imported by init_from="),
-    ("objective=mlm", r"\(did you mean masked\?\)"),
     (
         "data.path=x data=python",
         "is a setting of .*data=text, which is not chosen; a file is read by",
@@ -39,15 +31,15 @@ CONFIG = [
     ("attention=gqa,mha", "attention=gqa,mha lists several values; -m runs one training for each"),
     # words that are no settings
     ("train.steps", "cannot parse 'train.steps'; write group=option or key=value"),
-    ("model:gpt2", "cannot parse 'model:gpt2'; write group=option or key=value"),
+    ("model:gpt2", "cannot parse 'model:gpt2'; write group=option or key=value.* as model=gpt2"),
     ("--lr=3", r"unknown option --lr=3; settings .* key=value \(did you mean optimizer.lr=3\?\)"),
-    ("--learning_rate 1e-4", r"\(did you mean optimizer.lr=...\?\)"),
-    ("--dry-run seed=1", r"\(did you mean dry_run=...\?\)"),
-    ("--config x", r"\(did you mean experiment=...\?\)"),
+    ("--learning_rate 1e-4", r"\(did you mean optimizer.lr=1e-4\?\)"),
+    ("--dry-run seed=1", r"\(did you mean dry_run=true\?\)"),
+    ("--config x", r"\(did you mean experiment=x\?\)"),
     ("--cfg", "argument --cfg/-c: expected one argument"),
     (
         "wandb=offline",
-        r"a group of settings .did you mean wandb.mode=offline\?",
+        r"its settings one by one: wandb.mode, wandb.project .did you mean wandb.mode=offline\?",
     ),
     ("+seed=1", "seed has a value already; without .,"),
     ("~train.steps", "train.steps is missing"),
@@ -55,19 +47,15 @@ CONFIG = [
     # values
     (f"seed={10**20}", f"seed is {10**20}; expected an integer at least 0"),
     ("train.steps=1.5", "train.steps is 1.5; expected an integer at least 0 or null"),
-    ("model.kind=[1]", "model.kind is .1.; expected a string"),
     ("metrics.names=loss", "metrics.names is 'loss'; expected a list"),
     (
         "train.steps=null",
         "a run needs an end: set one of train.steps, train.tokens, train.epochs, trai",
     ),
     ("train.patience=2 eval.every=null", "train.patience counts evaluations and eval.every is nu"),
-    ("log.every=0x10", "log.every is '0x10'; expected an integer at least 1"),
     ("compile=maybe", "compile is 'maybe'; expected true or false or auto"),
     ("precision=float16", r"expected auto or fp32 or bf16 or fp16 \(did you mean fp16\?\)"),
-    ("wandb.mode=on", r"expected disabled or offline or online \(did you mean online\?\)"),
     ("parallel=fsdp", "parallel=fsdp needs several processes; use torchrun"),
-    ("name=-x", "the first neither '.' nor '-'"),
     ("name=../x", "name is '../x'; use up to 120 letters"),
     ("resume=true", "resume= needs a name=...; runs has no run yet"),
     ("resume=true name=x", "there is no run runs/x; resume=auto would start it"),
@@ -77,7 +65,6 @@ CONFIG = [
     ),
     ("-m optimizer.lr=interval(0,1)", "does not support sweep type"),
     ("plan.gpu=H100 dry_run=true precision=fp16", "plan.gpu plans in bf16, not in fp16"),
-    ("plan.gpu=H1000 dry_run=true", "plan.gpu is 'H1000'; choose one of: B200, H200"),
     ("plan.world=3 dry_run=true", "train.batch_size must be a multiple of plan.world=3"),
     # what a part refuses
     ("optimizer.lr=nan", "lr is nan; expected a number above 0"),
@@ -94,15 +81,12 @@ MIX = "data=mix data.sources="
 CONFIG += [
     ("data.path=", "data.path is empty; give a file, a folder or a glob"),
     ("data.encoding=utf-9", "encoding is 'utf-9', no text encoding of Python; try utf-8, latin-1"),
-    ("data.encoding=base64", "encoding is 'base64', no text encoding of Python"),
     ("data.on_error=ignore", "on_error is 'ignore'; expected error or skip"),
     ("data=mix", "data.sources is required"),
     (MIX + "{}", "sources are needed that are all text, all pairs or all conversations"),
-    (MIX + "{a:{kind:python},b:{kind:synthetic}}", "sources are needed that are all text, all"),
     (MIX + "{a:{kind:mix,sources:{b:{kind:python}}}}", "data.sources.a.kind is 'mix'; choose one"),
     (MIX + "{a:{kind:python,document_mask:true}}", r"setting data.sources.a \(python\): document_"),
     (MIX + "{a:{kind:text}}", r"data.sources.a \(text\): path is missing"),
-    (MIX + "{a:{kind:pithon}}", "data.sources.a.kind is 'pithon'; choose one of: python"),
     (MIX + "{a:{kind:python,weight:0}}", "data.sources.a.weight is 0; expected a number above"),
     (MIX + "{a:python}", "data.sources.a is 'python'; expected a group of settings"),
 ]
@@ -110,13 +94,11 @@ TABLE = "data=table data.field=text data.path="
 PARALLEL = "model=bart data=parallel "
 DATA = [
     ("data.path=none.txt", "there is no file at none.txt"),
-    ("data.path=empty", "there is no file at empty"),
     ("data.path=zero.txt", "what was found is empty"),
     ("data.path=latin.txt", "is not UTF-8 .invalid continuation byte"),
     ("data.path=tiny.txt", "too few for an example; give more text"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
     ("data.path=bad.jsonl", r"has tables \(1 .jsonl\), such as bad.jsonl; data=table reads one of"),
-    ("data.path=zero.txt data.on_error=skip", "there is no text: zero.txt: the text is empty"),
     ("data.path=[tiny.txt,none.txt]", "there is no file at none.txt"),
     ("data.path=tiny.txt data.val_path=zero.txt", "validation split is empty; change data.val_"),
     (
@@ -127,10 +109,6 @@ DATA = [
     (
         PARALLEL + "data.source=gap.txt data.target=three.txt",
         "gap.txt:2: the source or the target is empty",
-    ),
-    (
-        PARALLEL + "data.source=three.txt data.target=gap.txt",
-        "three.txt:2: the source or the target is empty",
     ),
 ]
 BAD = [(typed, 2, part) for typed, part in CONFIG] + [(typed, 3, part) for typed, part in DATA]

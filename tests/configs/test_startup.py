@@ -66,14 +66,3 @@ def test_closed_streams(tmp_path, streams):
     command = f"{sys.executable} {ROOT / 'train.py'} {settings} name=x {streams}"
     assert subprocess.run(command, shell=True, cwd=tmp_path).returncode == 0
     assert newest(tmp_path / "runs/x").name == "step-00000004"
-
-
-def test_a_path_that_the_locale_cannot_read(tmp_path):
-    argument = os.fsencode("data.path=bücher.txt")
-    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0"}
-    command = [sys.executable, str(ROOT / "train.py"), "data=text", argument]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert (
-        "data.path=b\\udcc3\\udcbccher.txt cannot be read as ascii; set PYTHONUTF8=1" in done.stderr
-    )
