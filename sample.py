@@ -13,7 +13,7 @@ from functools import partial
 from configs.cli import escape, print, run_command
 from configs.parts import load_parts
 from model.checkpoint import load_run, newest_run
-from model.generate.options import choose_generation, parse_options, read_texts
+from model.generate.options import choose_generation, parse_options, read_texts, refuse
 from model.generate.sampler import Generation, Row, Sampler
 from model.generate.stream import TextStream
 from model.hub.files import is_hf_folder
@@ -51,7 +51,8 @@ def load(options: Namespace) -> Sampler:
     if is_hf_folder(str(place)):
         from model.generate.imported import load_folder
 
-        run = load_folder(place, options.checkpoint)
+        refuse(["checkpoint"], options, f"{place} is a Hugging Face folder")
+        run = load_folder(str(place))
     else:
         run = load_run(place, options.checkpoint or "latest")
 

@@ -114,9 +114,6 @@ def explain_hydra(error: Exception) -> str:
         return f"unknown option {group}={option}{hint}; {known}"
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", text):
         return f"{match[1]} lists several values; -m runs one training for each"
-    if match := re.search(r"Multiple values for (\S+)\. |An item is already at '(.+)'", text):
-        name = match[1] or match[2]
-        return f"{name} has a value already; without +, {name}=... replaces it"
     # Could not override 'train.stepz'. / Could not delete from config. 'train.stepz' does not exist.
     if match := re.search(r"Could not (?:override|delete)(?: from config\.)? '(.+?)'", text):
         return unknown_setting(match[1])

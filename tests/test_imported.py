@@ -184,7 +184,7 @@ def test_a_folder_generates_as_its_import_does(name, imported, run, monkeypatch)
     assert generated(run, *args) == expected
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
     code = run_command(lambda: sample.main(["--run", "hf", "--checkpoint", "best", *args]))
-    assert code == 4
+    assert code == 2
 
 
 def test_the_length_of_a_target_is_that_of_the_folder(imported, run):

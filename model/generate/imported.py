@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from configs.errors import CheckpointError
 from model.checkpoint import LoadedRun
 from model.generate.decode import Rows
 from model.generate.sampler import Generation, Sampler
@@ -96,12 +95,10 @@ def force(i: int | None, logits_V: Tensor) -> None:
         logits_V[i] = 0.0
 
 
-def load_folder(place: str, which: str | None) -> LoadedRun:
+def load_folder(place: str) -> LoadedRun:
     """A Hugging Face folder as a run. Nothing is written."""
     from model.hub.convert import load_hf
 
-    if which not in (None, "latest"):
-        raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
     model, tokenizer, config = load_hf(place)
     settings = {"model": asdict(config), "objective": {"kind": "auto"}}
     return LoadedRun(model.eval(), tokenizer, settings, 0)

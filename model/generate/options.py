@@ -20,39 +20,39 @@ KINDS: dict[str, dict[str, Any]] = {
     "N": {"metavar": "N", "type": int},
     "X": {"metavar": "X", "type": float},
 }
-INPUTS = [
-    ("--prompt", "TEXT", "text to continue, or a source; --prompt=TEXT if it begins with a dash"),
-    ("--source", "TEXT", "text whose target to generate"),
-    ("--file", "PATH", "file with one prompt per line"),
-    ("--interactive", "", "read one prompt after another"),
-    ("--chat", "", "hold a conversation; with --json, each line of stdin has its messages"),
-]
-OPTIONS = [
-    ("--system", "TEXT", "system message of --chat"),
-    ("--special", "", "parse special tokens in the prompt, such as <|im_start|>, and add none"),
-    ("--slide", "", "truncate a prompt longer than the context on the left"),
-    ("--run", "PATH", "run, or Hugging Face folder (default: the newest run)"),
-    ("--checkpoint", "NAME", "latest (default), best, or a step"),
-    ("--parts", "PATH", "Python file of the parts that it was trained with"),
-    ("--device", "NAME", "auto (default), cpu, cuda or mps"),
-    ("--precision", "NAME", "auto (default), fp32, bf16 or fp16"),
-    ("--max-new-tokens", "N", "maximum length in tokens (default: 200, or that of an import)"),
-    ("--stop", "TEXT", "stop before this string"),
-    ("--temperature", "X", "0 is greedy (default: 0.8; of an encoder-decoder or on pairs: 0)"),
-    ("--top-k", "N", "sample from the N most likely tokens"),
-    ("--top-p", "X", "from the smallest set with total probability X"),
-    ("--min-p", "X", "from tokens at least X times as likely as the top one"),
-    ("--repetition-penalty", "X", "above 1, penalize tokens already in the text"),
-    ("--seed", "N", "random seed (default: 0)"),
-    ("--n", "N", "number of samples per prompt (default: 1)"),
-    ("--beams", "N", "beam search with N beams, for an encoder-decoder"),
-    ("--length-penalty", "X", "for --beams; higher favors longer texts (default: 1)"),
-    ("--no-stream", "", "print a text only when it is complete"),
-    ("--json", "", "JSON lines: prompt, text, ids, logprobs, finish_reason"),
-    ("--embed", "NAME", "mean or first: a vector for each text or line of stdin, by an encoder"),
-    ("--attention-map", "PATH", "save all attention weights as .png, .pdf or .svg"),
-    ("--debug", "", "show the traceback of an error"),
-]
+INPUTS = {
+    "--prompt TEXT": "text to continue, or a source; --prompt=TEXT if it begins with a dash",
+    "--source TEXT": "text whose target to generate",
+    "--file PATH": "file with one prompt per line",
+    "--interactive": "read one prompt after another",
+    "--chat": "hold a conversation; with --json, each line of stdin has its messages",
+}
+OPTIONS = {
+    "--system TEXT": "system message of --chat",
+    "--special": "parse special tokens in the prompt, such as <|im_start|>, and add none",
+    "--slide": "truncate a prompt longer than the context on the left",
+    "--run PATH": "run, or Hugging Face folder (default: the newest run)",
+    "--checkpoint NAME": "latest (default), best, or a step",
+    "--parts PATH": "Python file of the parts that it was trained with",
+    "--device NAME": "auto (default), cpu, cuda or mps",
+    "--precision NAME": "auto (default), fp32, bf16 or fp16",
+    "--max-new-tokens N": "maximum length in tokens (default: 200, or that of an import)",
+    "--stop TEXT": "stop before this string",
+    "--temperature X": "0 is greedy (default: 0.8; of an encoder-decoder or on pairs: 0)",
+    "--top-k N": "sample from the N most likely tokens",
+    "--top-p X": "from the smallest set with total probability X",
+    "--min-p X": "from tokens at least X times as likely as the top one",
+    "--repetition-penalty X": "above 1, penalize tokens already in the text",
+    "--seed N": "random seed (default: 0)",
+    "--n N": "number of samples per prompt (default: 1)",
+    "--beams N": "beam search with N beams, for an encoder-decoder",
+    "--length-penalty X": "for --beams; higher favors longer texts (default: 1)",
+    "--no-stream": "print a text only when it is complete",
+    "--json": "JSON lines: prompt, text, ids, logprobs, finish_reason",
+    "--embed NAME": "mean or first: a vector for each text or line of stdin, by an encoder",
+    "--attention-map PATH": "save all attention weights as .png, .pdf or .svg",
+    "--debug": "show the traceback of an error",
+}
 FILTERS = ("top_k", "top_p", "min_p", "n")
 SAMPLING = (*signature(Sampling), "n")
 GENERATION = (*signature(Generation), "n", "stop")
@@ -60,17 +60,16 @@ GENERATION = (*signature(Generation), "n", "stop")
 
 def make_parser() -> ArgumentParser:
     parser = ArgumentParser(
-        prog="python sample.py",
         usage="python sample.py [options]     without an input option, stdin is one prompt",
         description="Sample from a run: a decoder continues a prompt, an encoder-decoder generates "
         f"the target of a source, an encoder fills in {MASK}.",
         allow_abbrev=False,
     )
     group = parser.add_mutually_exclusive_group()
-    for flag, kind, text in INPUTS:
-        group.add_argument(flag, help=text, **KINDS[kind])
-    for flag, kind, text in OPTIONS:
-        parser.add_argument(flag, help=text, **KINDS[kind])
+    for name, text in (INPUTS | OPTIONS).items():
+        flag, _, kind = name.partition(" ")
+        among = group if name in INPUTS else parser
+        among.add_argument(flag, help=text, **KINDS[kind])
     parser.set_defaults(device="auto", precision="auto")
     return parser
 
@@ -79,7 +78,7 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     """The options, checked as far as they can be without the run."""
     options, unknown = make_parser().parse_known_args(args)
     if unknown:
-        known = [flag for flag, *_ in (*INPUTS, *OPTIONS)]
+        known = [name.split()[0] for name in INPUTS | OPTIONS]
         flag = unknown[0] if unknown[0].startswith("-") else f"--prompt={unknown[0]!r}"
         raise SettingError(f"unknown argument {unknown[0]!r}; see --help", flag, known)
     kinds = get_type_hints(Generation, include_extras=True)

@@ -41,7 +41,7 @@ CONFIG = [
         "wandb=offline",
         r"its settings one by one: wandb.mode, wandb.project .did you mean wandb.mode=offline\?",
     ),
-    ("+seed=1", "seed has a value already; without .,"),
+    ("+seed=1", "An item is already at 'seed'"),
     ("~train.steps", "train.steps is missing"),
     ("~optimizer.lr", "optimizer .muon.: lr is missing"),
     # values

@@ -16,7 +16,7 @@ def test_synonyms_are_of_names_that_exist():
     settings = list(known_settings())
     values = ["true", "false", "null", "fp32", "bf16", "fp16", "online", "disabled"]
     options = [option for group in GROUPS for option in names(group)]
-    flags = [flag for flag, *_ in (*INPUTS, *OPTIONS)]
+    flags = [name.split()[0] for name in INPUTS | OPTIONS]
     assert not synonyms.keys() - {*settings, *options, *values, *flags}
     found = [theirs for ours in settings for theirs in synonyms.get(ours, ())]
     assert len(found) == len({*found}), "each means one setting"
