@@ -248,29 +248,24 @@ def test_masks_are_filled(run, rows, monkeypatch):
     assert row["logprobs"][0] == pytest.approx(logprob.item(), abs=1e-4)
 
 
-def test_masks_of_a_source_are_sentinels(home):
-    tokenizer = load_run(home / "runs/t5").tokenizer
-    first = tokenizer.specials["sentinel_0"]
-    ids = encode_prompt("a[MASK][MASK]b", tokenizer, 32, False, NO_TEMPLATE)
-    assert ids == [97, first, first + 1, 98]
-    decoder = load_run(home / "runs/gpt2").tokenizer
-    ids = encode_prompt("a[MASK]", decoder, 32, False, NO_TEMPLATE)
-    assert ids == [*b"a[MASK]"], "to others it is text"
+def test_masks_of_a_source_are_sentinels():
+    """To other tokenizers they are text."""
+    sentinels = ByteTokenizer({"end": 256, "sentinel_0": 257, "sentinel_1": 258})
+    prompt = ["a[MASK][MASK]b", sentinels, 32, False, NO_TEMPLATE]
+    assert encode_prompt(*prompt) == [97, 257, 258, 98]
+    prompt[1] = ByteTokenizer({"end": 256})
+    assert encode_prompt(*prompt) == [*b"a[MASK][MASK]b"]
 
 
-def test_the_model_and_the_prompt_of_a_decoder(run, monkeypatch):
-    """The weights are cast once, and training on pairs puts a start token behind the source."""
+def test_a_decoder_that_was_trained_on_pairs(run, monkeypatch):
+    """A start token follows the source. The weights are cast once."""
     decode = Mock(return_value=[])
     monkeypatch.setattr(sampler, "decode", decode)
     start = load_run("runs/llama").tokenizer.specials["start"]
-    for name, precision, dtype, after in (
-        ("llama", "bf16", torch.bfloat16, [start]),
-        ("gpt2", "fp32", torch.float32, []),
-    ):
-        run("--prompt", "abc", "--precision", precision, name=name)
-        model, prompts = decode.call_args.args
-        assert prompts == [[*b"abc", *after]]
-        assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    run("--prompt", "abc", "--precision", "bf16", name="llama")
+    model, prompts = decode.call_args.args
+    assert prompts == [[*b"abc", start]]
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
 
 
 def test_slide_truncates_on_the_left(rows):
@@ -297,7 +292,6 @@ def test_the_newest_run_is_the_default(run):
 
 WRONG = [
     ("gpt2", "--prompt a --checkpoint 7", "has no checkpoint '7'; its steps are: 0"),
-    ("nowhere", "--prompt a", "there is no folder runs/nowhere"),
     ("gtp2", "--prompt a", "there is no folder runs/gtp2 (did you mean runs/gpt2?)"),
     ("hf", "--prompt a", "no config.yaml; python -m model.hub import makes a run of a Hugging"),
     ("gpt2", f"--prompt {'x' * 33}", "33 tokens; the context length is 32 (see --slide)"),
@@ -316,23 +310,10 @@ WRONG = [
     ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run knows 8"),
     ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
     ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),
-    (
-        "gpt2",
-        "--prompt a --tempersture 1",
-        "unknown argument '--tempersture'; see --help (did you mean --temperature?)",
-    ),
+    ("gpt2", "--prompt a --num_samples 2", "unknown argument '--num_samples'; see --help (did y"),
     ("gpt2", "--prompt a --xyz 1", "unknown argument '--xyz'; see --help"),
     ("gpt2", "'def '", "unknown argument 'def '; see --help (did you mean --prompt='def '?)"),
-    (
-        "gpt2",
-        "--prompt a --num_samples 2",
-        "unknown argument '--num_samples'; see --help (did you mean --n?)",
-    ),
-    (
-        "nowhere",
-        "--prompt a --top-p 1.5",
-        "--top-p is 1.5; expected a number above 0 and at most 1",
-    ),
+    ("nowhere", "--prompt a --top-p 1.5", "--top-p is 1.5; expected a number above 0 and at most"),
     ("gpt2", "--prompt a --beams 2", "--beams needs an encoder_decoder; this model is a decoder"),
     ("gpt2", "--prompt --json", "--prompt: expected one argument"),
 ]

@@ -87,11 +87,10 @@ def replayed(graphs, monkeypatch):
     return replayed
 
 
-BATCHES = pytest.mark.parametrize("n", [1, 3], ids=["one", "unequal"])
+CASES = [(1, GREEDY), (3, HOT)]
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "hot"])
-@BATCHES
+@pytest.mark.parametrize(("n", "sampling"), CASES, ids=["one, greedy", "unequal, hot"])
 @pytest.mark.parametrize("name", thin(names("model"), TYPICAL[::2]))
 def test_presets(name, n, sampling, replayed):
     """Also past the context."""
