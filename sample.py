@@ -69,7 +69,7 @@ def load(options: Namespace) -> Sampler:
 
 
 def make_rows(sampler: Sampler, options: Namespace, texts: list[str]) -> list[Row]:
-    rows = []
+    rows: list[Row] = []
     for text in texts:
         ids = sampler.encode(text, options.slide, options.special)
         if options.embed and not ids:

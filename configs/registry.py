@@ -107,7 +107,8 @@ def allows(kind: Any, bounds: Bounds, value: Any) -> bool:
 
 def check_value(name: str, value: Any, annotation: Any) -> Any:
     """The value, if its annotation allows it; 1e3 passes as an integer, too."""
-    if is_dataclass(annotation):
+    is_group = is_dataclass(annotation)
+    if is_group:
         if isinstance(value, dict):
             return from_dict(annotation, value, f"{name}.")
         settings = [f"{name}.{option}" for option in signature(annotation)]

@@ -3,6 +3,7 @@ step."""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -77,7 +78,7 @@ def total(steps: Steps) -> float:
 
 def branch(state: DecodingState, rows: list[int], longer: list[Steps]) -> None:
     """Continue these rows, some perhaps repeated, with the last id of each."""
-    ids = [steps[-1].ids[0] for steps in longer]
+    ids: list[Any] = [steps[-1].ids[0] for steps in longer]
     state.rows = [list(state.rows[row]) for row in rows]
     state.memory = state.memory[:1].expand(len(rows), -1, -1)
     state.caches.select_rows(state.tokens.new_tensor(rows))
