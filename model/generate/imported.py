@@ -19,6 +19,7 @@ NO_RULES: dict[str, Any] = {
     "no_repeat_ngram_size": 0,
     "bad_words_ids": [],
     "suppress_tokens": [],
+    "begin_suppress_tokens": [],
     "min_length": 0,
     "min_new_tokens": 0,
     "forced_bos_token_id": None,
@@ -82,6 +83,9 @@ class LogitsProcessor:
         ends = [[i] for i in self.stop]
         banned = [word for word in rules["bad_words_ids"] if word not in ends]
         banned += [[i] for i in rules["suppress_tokens"]]
+        is_forced = n_prompt == 1 and rules["forced_bos_token_id"] is not None
+        if step == is_forced:  # the first token that is free
+            banned += [[i] for i in rules["begin_suppress_tokens"]]
         if n_prompt + step < rules["min_length"] or step < rules["min_new_tokens"]:
             banned += ends
         if size := rules["no_repeat_ngram_size"]:

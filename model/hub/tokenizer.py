@@ -34,7 +34,7 @@ FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 KEPT = re.compile("(?!forced).*_token_id|model_type|prefix|task_specific_params")
 # rules of generation that sample.py obeys, and settings that are none
 OBEYED = re.compile(
-    "repetition_penalty|no_repeat_ngram_size|bad_words_ids|suppress_tokens|min_length"
+    "repetition_penalty|no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens|min_length"
     "|(min|max)_new_tokens|max_length|do_sample|.*_token_id|_.*|transformers_version|use_cache"
     "|return_dict_in_generate|output_.*"
 )

@@ -43,10 +43,9 @@ def test_debug_shows_the_traceback(start):
     assert stderr.splitlines()[-1].startswith("error: name is 'a/b/c'")
 
 
-@pytest.mark.parametrize("setting", ["data.path", "data.cache", "init_from"])
+@pytest.mark.parametrize("setting", ["data.path", "data.cache"])
 def test_a_user_who_does_not_exist(start, setting):
-    with_usual = start.plainly if setting == "init_from" else start
-    stderr = with_usual(f"{setting}=~no-such-user/x", code=2).err
+    stderr = start(f"{setting}=~no-such-user/x", code=2).err
     assert "cannot expand ~ in ~no-such-user" in stderr
     assert not list(Path().glob("~*"))
 

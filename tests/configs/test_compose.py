@@ -57,15 +57,12 @@ def test_objective_auto_fits_data_and_model():
 @pytest.mark.parametrize(
     "value",
     [
-        "a b (1).txt",
-        "a=b.txt",
-        "书.txt",
+        "a b (1)=书.txt",
         "it's",
         'a "b"',
         "end\\",
         "007",
         "1e5",
-        "0x10",
         "true",
         "",
     ],

@@ -19,7 +19,8 @@ RULES = [
     {"no_repeat_ngram_size": 3, "bad_words_ids": [[PAD]]},
     {"min_length": 9, "suppress_tokens": [7, 9, 200]},
     {"min_new_tokens": 7},
-    {"forced_bos_token_id": 8, "min_length": 5, "forced_eos_token_id": END},
+    {"begin_suppress_tokens": [*range(100)], "forced_eos_token_id": END},
+    {"forced_bos_token_id": 8, "begin_suppress_tokens": [*range(150)], "min_length": 5},
     {"bad_words_ids": [[PAD], [END], [5, 6]], "forced_eos_token_id": END},
 ]
 SOURCE = [[40, 41, 42, 40, 41], [9, 8, 7, 6, 5]]

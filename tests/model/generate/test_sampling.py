@@ -26,8 +26,8 @@ def most_likely(logits, top_k=None, top_p=1.0, min_p=0.0):
     return sorted(kept)
 
 
-FILTERS = [{"top_k": k} for k in (1, 2, 7, 40, 41)]
-FILTERS += [{"top_p": p} for p in (1e-9, 0.3, 0.9, 0.999)]
+FILTERS = [{"top_k": k} for k in (1, 7, 41)]
+FILTERS += [{"top_p": p} for p in (1e-9, 0.3, 0.999)]
 FILTERS += [{"min_p": p} for p in (0.01, 0.2, 1.0)]
 FILTERS += [{"top_p": 0.9, "top_k": 5}, {"top_p": 0.9, "top_k": 20, "min_p": 0.1}]
 
@@ -53,23 +53,22 @@ def test_a_penalty_lowers_logits_of_both_signs():
     assert penalize(torch.tensor([-3.0, 4.0]), 2.0).tolist() == [-6.0, 2.0]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1e-40])
-def test_a_strong_penalty(temperature):
+def test_a_strong_penalty():
     """Rewarded, the best seen token wins; penalized, the best of the others, or the least unlikely
     one."""
     logits = torch.tensor([[-3.0, 4.0, 2.0, 9.0, -1.0]])
     seen = torch.tensor([[True, True, True, False, True]])
-    reward = Sampling(temperature, repetition_penalty=0.01)
-    forbid = Sampling(temperature, repetition_penalty=100.0)
+    reward = Sampling(repetition_penalty=0.01)
+    forbid = Sampling(repetition_penalty=100.0)
     assert sample_next(logits, seen, [0.5], reward).item() == 1
     assert sample_next(logits, seen, [0.5], forbid).item() == 3
     assert sample_next(-logits.abs(), seen | True, [0.5], forbid).item() == 4
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_frequencies_match_probabilities(temperature):
+def test_frequencies_match_probabilities():
     """20,000 samples with fixed seeds: no token is off by more than four deviations."""
     n = 20_000
+    temperature = 2.0
     logits = LOGITS[0, :8]
     uniforms = [uniform(0, row_id, 5) for row_id in range(n)]
     drawn = sample_next(logits.expand(n, -1), None, uniforms, Sampling(temperature))
@@ -88,12 +87,6 @@ def test_filtered_tokens_are_never_sampled(options, dtype):
     assert {*chosen.tolist()} <= {*most_likely(logits.double(), **options)}
     last = torch.tensor([[0.0, 0.0, -math.inf]])  # the last token has probability 0
     assert sample_next(last, None, [1 - 2**-53], Sampling(1.0)).item() == 1
-
-
-def test_samples_are_drawn_on_the_device():
-    sampling = Sampling(1.0, top_k=9, top_p=0.9, min_p=0.1, repetition_penalty=2.0)
-    seen = torch.zeros_like(LOGITS, dtype=torch.bool, device="meta")
-    assert sample_next(LOGITS.to("meta"), seen, [0.1, 0.2, 0.3], sampling).is_meta
 
 
 def test_uniform_depends_on_seed_row_and_step():
