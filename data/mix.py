@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from configs.compose import with_defaults
 from configs.errors import DataError
-from configs.registry import Positive, build, check_value
+from configs.registry import Positive, SettingError, build, check_value
 from data.batch import Batch
 from data.disk import write_synced
 from data.loader import Loader, Loaders, draw_for
@@ -41,7 +41,13 @@ class Mix(Source):
             path = f"data.sources.{name}"
             options = usual | with_defaults(check_value(path, node, dict))
             self.weights[name] = check_value(f"{path}.weight", options.pop("weight"), Positive)
-            self.parts[name] = build(path, kinds, options, {"cache": self.cache})
+            try:
+                self.parts[name] = build(path, kinds, options, {"cache": self.cache})
+            except SettingError as error:
+                if error.given in options:  # it is no setting of its kind
+                    error.args = (f"{error}, weight",)
+                    error.known = [*error.known, "weight"]
+                raise
 
         input_kinds = {part.input_kind for part in self.parts.values()}
         if len(input_kinds) != 1:

@@ -1,6 +1,5 @@
 """Readers of files of text. A text is read in chunks, so it need not fit in memory."""
 
-import glob
 import os
 import re
 import sysconfig
@@ -10,14 +9,12 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
-from configs.cli import expand_user
 from configs.errors import DataError
 
 CHUNK_CHARS = 1 << 18  # tiktoken's regex fails on 900,000 spaces in a row
 # every pre-tokenizer splits between a letter or digit and white space: a cut there changes no token
 TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
 COMPRESSED = (".gz", ".zst")
-TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # of rows: no plain text
 HINT = (
     "set data.encoding, use data=table for a table, or select files with a glob such as "
     "'folder/**/*.txt'"
@@ -46,34 +43,6 @@ def stdlib_files() -> list[Path]:
     return sorted(files, key=Path.as_posix)
 
 
-def find_files(path: str | list[str], cache: str) -> list[Path]:
-    """The files that a name, folder or glob stands for, or a list of them, except those of the
-    cache; hidden ones only by name."""
-    if not path:
-        raise ValueError("data.path is empty; give a file, a folder or a glob")
-    if isinstance(path, list):
-        listed = [file for name in path for file in find_files(str(name), cache)]
-        return list(dict.fromkeys(listed))
-
-    place = str(expand_user(path))
-    if os.path.isfile(place):
-        return [Path(place)]
-
-    found = walk_files(place) if os.path.isdir(place) else glob.iglob(place, recursive=True)
-    ours = os.path.join(os.path.abspath(expand_user(cache)), "")
-    names = [name for name in found if not os.path.abspath(name).startswith(ours)]
-    files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
-    if not files:
-        raise DataError(f"there is no file at {path} (in {Path.cwd()})")
-    return files
-
-
-def suffix_of(path: Path) -> str:
-    """What kind of file it is, compressed or not."""
-    name = path.with_suffix("") if path.suffix in COMPRESSED else path
-    return name.suffix.lower()
-
-
 @contextmanager
 def open_text(path: Path, encoding: str, errors: str, newline: str = "\n") -> Iterator[TextIO]:
     """A file, perhaps compressed, unchanged except that a byte order mark of UTF-8 is dropped."""
@@ -100,13 +69,6 @@ def read_chunks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     with open_text(path, encoding, "strict") as file:
         while text := file.read(CHUNK_CHARS):
             yield text
-
-
-def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Without line ends. Bytes that are not text are refused by read_begin, which knows the line."""
-    with open_text(path, encoding, "surrogateescape") as file:
-        for line in file:
-            yield line.removesuffix("\n").removesuffix("\r")
 
 
 def slice_chunks(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:

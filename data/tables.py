@@ -11,8 +11,9 @@ from typing import Any
 
 from configs.errors import DataError, errors_as
 from data.chat import to_messages
-from data.readers import open_text, read_chunks, read_lines, suffix_of
-from data.sources import Document, Files
+from data.readers import open_text, read_chunks
+from data.sources import Document
+from data.sources.text import Files, read_lines, suffix_of
 
 BATCH_ROWS = 64  # of a parquet file, whose row groups may not fit in memory
 Rows = Iterator[tuple[str, Any]]  # (place, row, or a DataError)

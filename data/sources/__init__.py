@@ -1,17 +1,16 @@
-"""Sources of text, always in the same order: the standard library, and files of text. Those of tables,
-pairs and conversations have files of their own."""
+"""Sources of text, always in the same order. The standard library is here; others have files of their
+own."""
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from configs.errors import DataError
 from configs.registry import Ratio, Registry
-from data.readers import TABLES, find_files, read_chunks, read_lines, stdlib_files, suffix_of
+from data.readers import read_chunks, stdlib_files
 
 
 class Document(NamedTuple):
@@ -78,67 +77,9 @@ class Python(Source):
         return stdlib_files()
 
 
-@dataclass(kw_only=True)
-class Files(Source):
-    """Files, folders (recursively) or globs; those of val_path are all for validation."""
-
-    path: str | list[str]
-    val_path: str | list[str] | None = None
-    encoding: str = "utf-8"
-    on_error: Literal["error", "skip"] = "error"
-
-    def __post_init__(self) -> None:
-        try:
-            "".encode(self.encoding)
-        except LookupError:
-            raise ValueError(
-                f"encoding is {self.encoding!r:.60}, no text encoding of Python; try utf-8, latin-1, "
-                "cp1252 or utf-16"
-            ) from None
-
-    def files(self) -> list[Path]:
-        found = find_files(self.path, self.cache)
-        for part in self.held_out():
-            held_out = set(map(Path.resolve, part.files()))
-            # if all are held out, they are for both
-            found = [path for path in found if path.resolve() not in held_out] or found
-        return found
-
-    def held_out(self) -> list[Source]:
-        return [replace(self, path=self.val_path, val_path=None)] if self.val_path else []
-
-
-@dataclass
-class Text(Files):
-    """Plain text."""
-
-    split_on: Literal["file", "line"]
-
-    def files(self) -> list[Path]:
-        found = super().files()
-        tables = [path for path in found if suffix_of(path) in TABLES]
-        if tables:
-            kinds = Counter("".join(path.suffixes[-2:]) for path in tables)
-            counts = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
-            raise DataError(
-                f"data.path={self.path} has tables ({counts}), such as {tables[0]}; data=table reads "
-                "one of their fields, data=chat conversations, and a glob such as "
-                "'folder/**/*.txt' selects other files"
-            )
-        return found
-
-    def documents(self) -> Iterator[Document]:
-        for path in self.files():
-            if self.split_on == "file":
-                yield Document(path, None, self.encoding)
-                continue
-            for number, line in enumerate(read_lines(path, self.encoding), 1):
-                yield Document(f"{path}:{number}", [line])
-
-
 SOURCES: Registry[type[Source]] = Registry(
     python=Python,
-    text=Text,
+    text="data.sources.text:Text",
     table="data.tables:TextTable",
     hub="data.sources.hub:Hub",
     shakespeare="data.sources.hub:Shakespeare",

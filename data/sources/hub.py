@@ -14,8 +14,8 @@ from configs.cli import expand_user
 from configs.errors import DataError, errors_as, first_line
 from configs.registry import Count
 from data.disk import atomic_write
-from data.readers import find_files
 from data.sources import Document, Source
+from data.sources.text import find_files
 from data.tables import numbered, row_documents, texts_of
 
 SHAKESPEARE = (

@@ -14,8 +14,8 @@ from typing import Annotated
 from configs.cli import expand_user
 from configs.errors import DataError
 from configs.registry import Bounds, Count
-from data.readers import read_lines
 from data.sources import Document, Python, Source
+from data.sources.text import read_lines
 
 
 @dataclass

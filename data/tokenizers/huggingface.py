@@ -2,9 +2,10 @@
 
 import re
 
+from data.tokenizers.bpe import byte_level, bytes_to_unicode
 from data.tokenizers.imported import load_hf_tokenizer
-from data.tokenizers.tokenizer import CharTokenizer, Tokenizer
-from data.tokenizers.train import byte_level, bytes_to_unicode
+from data.tokenizers.small import CharTokenizer
+from data.tokenizers.tokenizer import Tokenizer
 
 
 def to_hf(tokenizer: Tokenizer) -> tuple[str, dict[str, str]]:

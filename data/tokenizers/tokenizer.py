@@ -1,23 +1,19 @@
-"""Tokenizer: text to ids and back, and the kinds that are made here. The state of one is plain data
-and is saved with the weights.
+"""Tokenizer: text to ids and back. The state of one is plain data and is saved with the weights.
 
 Text is always text: `<|endoftext|>` in a document is thirteen characters. The ids of special
 tokens, such as `end` between documents, never come out of encode().
 """
 
-import base64
 import codecs
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from itertools import groupby
-from threading import get_ident
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from configs.registry import Count, Registry, build, signature
+from configs.registry import Registry, build, signature
 
 Ids = dict[str, int]
 State = dict[str, Any]
@@ -132,83 +128,10 @@ class Tokenizer:
         return state | {name: getattr(self, name) for name in arguments}
 
 
-class ByteTokenizer(Tokenizer):
-    kind = "byte"
-
-    def __init__(self, specials: Ids) -> None:
-        super().__init__(256, specials)
-
-    def encode(self, text: str) -> ndarray:
-        return np.frombuffer(text.encode(), np.uint8)
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        return bytes(ids)
-
-
-class CharTokenizer(Tokenizer):
-    """One id for each character of the corpus, in the order of their code points."""
-
-    kind = "char"
-
-    def __init__(self, characters: str, specials: Ids) -> None:
-        super().__init__(len(characters), specials)
-        self.characters = characters
-        self.table = np.full(0x110000, -1, np.int32)
-        self.table[list(map(ord, characters))] = np.arange(len(characters))
-
-    def encode(self, text: str) -> ndarray:
-        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        ids = self.table[codes]
-        if len(ids) and ids.min() < 0:
-            unknown = text[int(np.argmax(ids < 0))]
-            reason = f"{unknown!r} is not among the characters of the tokenizer"
-            raise ValueError(f"{reason}; try tokenizer=bpe")
-        return ids
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        return "".join(self.characters[i] for i in ids).encode()
-
-
-class BytePairTokenizer(Tokenizer):
-    """BPE by tiktoken: `pattern` splits text into words, `ranks` are the tokens in merge order."""
-
-    kind = "bpe"
-
-    def __init__(
-        self, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None
-    ) -> None:
-        """`ranks` are in base64."""
-        import tiktoken
-
-        super().__init__(len(ranks), specials, vocab_size)
-        self.pattern = pattern
-        self.ranks = ranks
-        self.tokens = [base64.b64decode(token) for token in ranks]
-
-        settings: State = {
-            "pat_str": pattern,
-            "mergeable_ranks": {token: i for i, token in enumerate(self.tokens)},
-            # never encoded, but tiktoken is 1.5 times as fast with special tokens to look for
-            "special_tokens": {f"<|{name}|>": i for name, i in specials.items()},
-        }
-        # by the id of a thread: threads that share one take twice as long, waiting for its regex
-        self.encoding_of = cache(lambda thread: tiktoken.Encoding("bpe", **settings))
-
-    def encode(self, text: str) -> ndarray:
-        return self.encoding_of(get_ident()).encode_to_numpy(text, disallowed_special=())
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        return b"".join(self.tokens[i] for i in ids)
-
-
-def to_base64(tokens: Iterable[bytes]) -> list[str]:
-    return [base64.b64encode(token).decode() for token in tokens]
-
-
-KINDS = Registry(
-    byte=ByteTokenizer,
-    char=CharTokenizer,
-    bpe=BytePairTokenizer,
+KINDS: Registry[type[Tokenizer]] = Registry(
+    byte="data.tokenizers.small:ByteTokenizer",
+    char="data.tokenizers.small:CharTokenizer",
+    bpe="data.tokenizers.bpe:BytePairTokenizer",
     hub="data.tokenizers.imported:HubTokenizer",
 )
 

@@ -1,106 +1,18 @@
 """Where tokenizers come from. train(texts, specials) reads what it needs of texts(include_val),
 which begins anew each time."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any
+from typing import Any, Protocol
 
-from configs.errors import DataError
-from configs.registry import Bounds, Count, Registry
-from data.tokenizers.tokenizer import (
-    BytePairTokenizer,
-    ByteTokenizer,
-    CharTokenizer,
-    State,
-    Tokenizer,
-    assign_ids,
-    to_base64,
-    tokenizer_from_state,
-)
-
-# GPT-2's: contractions, words, numbers, the rest, each with the space before it; white space
-PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-MAX_WORD_CHARS = 256  # when tokens are learned: that takes time quadratic in the length of a word
+from configs.registry import Registry
+from data.tokenizers.tokenizer import State, Tokenizer, tokenizer_from_state
 
 Texts = Callable[[bool], Iterator[str]]  # of the training split, or with that of validation
 
 
-class ByteTrainer:
-    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
-        return ByteTokenizer(assign_ids(specials, 256))
-
-
-class CharTrainer:
-    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
-        seen: set[str] = set()
-        for text in texts(True):
-            seen.update(text)
-        characters = "".join(sorted(seen))
-        return CharTokenizer(characters, assign_ids(specials, len(characters)))
-
-
-@dataclass
-class BpeTrainer:
-    """Byte-level BPE, trained on the first `train_mb` megabytes of the training split."""
-
-    vocab_size: Annotated[int, Bounds(most=1_000_000)]
-    train_mb: Count
-
-    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
-        least = 256 + len(specials)  # each byte is a token
-        if self.vocab_size < least:
-            reason = f"tokenizer.vocab_size is {self.vocab_size}"
-            raise ValueError(f"{reason}; it must be at least {least}")
-
-        first = take_chars(texts(False), self.train_mb * 10**6)
-        tokens = train_bpe(first, self.vocab_size - len(specials))
-        return BytePairTokenizer(PATTERN, to_base64(tokens), assign_ids(specials, len(tokens)))
-
-
-def take_chars(texts: Iterable[str], n: int) -> Iterator[str]:
-    """Texts of at least n characters in all, if there are so many."""
-    for text in texts:
-        yield text
-        n -= len(text)
-        if n <= 0:
-            return
-
-
-def train_bpe(texts: Iterator[str], vocab_size: int) -> list[bytes]:
-    """The tokens: single bytes first, then in merge order."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    # each + repeats something
-    tokenizer.pre_tokenizer = byte_level(PATTERN.replace("+", f"{{1,{MAX_WORD_CHARS}}}"))
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    byte_of = {char: byte for byte, char in enumerate(bytes_to_unicode())}
-    id_of = tokenizer.get_vocab()
-    tokens = sorted(id_of, key=id_of.__getitem__)
-    return [bytes(byte_of[char] for char in token) for token in tokens]
-
-
-def byte_level(pattern: str) -> Any:
-    """A pre-tokenizer that splits by a pattern, if any, and writes bytes as characters."""
-    from tokenizers import Regex
-    from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
-
-    split = [Split(Regex(pattern), "isolated")] if pattern else []
-    return Sequence([*split, ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-def bytes_to_unicode() -> list[str]:
-    """The printable character that stands for each byte in the vocabulary of a byte-level BPE."""
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = iter(range(256, 512))
-    codes = [byte if byte in printable else next(others) for byte in range(256)]
-    return list(map(chr, codes))
+class Trainer(Protocol):
+    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer: ...
 
 
 @dataclass
@@ -113,36 +25,11 @@ class Pretrained:
         return tokenizer_from_state(self.state)
 
 
-@dataclass
-class Tiktoken:
-    """The encodings of GPT-2 and its successors; <|endoftext|>, our `end`, keeps its id."""
-
-    encoding: str
-
-    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
-        import tiktoken_ext.openai_public as openai
-
-        try:
-            published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
-        except OSError as error:  # requests' own are such, too
-            reason = f"cannot download the encoding {self.encoding} ({type(error).__name__})"
-            hint = "connect once, set TIKTOKEN_CACHE_DIR to its folder or use tokenizer=bpe"
-            raise DataError(f"{reason}; {hint}") from None
-
-        id_of = published["mergeable_ranks"]
-        ranks = to_base64(sorted(id_of, key=id_of.get))
-        end = published["special_tokens"]["<|endoftext|>"]
-        others = [name for name in specials if name != "end"]
-        ids = {"end": end} | assign_ids(others, end + 1)
-        return BytePairTokenizer(published["pat_str"], ranks, ids)
-
-
-Trainer = ByteTrainer | CharTrainer | BpeTrainer | Tiktoken | Pretrained
-TOKENIZERS = Registry(
-    byte=ByteTrainer,
-    char=CharTrainer,
-    bpe=BpeTrainer,
-    gpt2=partial(Tiktoken, encoding="gpt2"),
-    cl100k=partial(Tiktoken, encoding="cl100k_base"),
-    o200k=partial(Tiktoken, encoding="o200k_base"),
+TOKENIZERS: Registry[Any] = Registry(
+    byte="data.tokenizers.small:ByteTrainer",
+    char="data.tokenizers.small:CharTrainer",
+    bpe="data.tokenizers.bpe:BpeTrainer",
+    gpt2="data.tokenizers.published:GPT2",
+    cl100k="data.tokenizers.published:CL100K",
+    o200k="data.tokenizers.published:O200K",
 )

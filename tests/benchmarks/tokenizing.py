@@ -21,7 +21,7 @@ import tiktoken
 from configs.compose import compose
 from data.corpus import load_data
 from data.readers import stdlib_files
-from data.tokenizers.train import Tiktoken
+from data.tokenizers.published import Tiktoken
 from tests.benchmarks._turns import ratios, spread, take_turns
 
 CORES = 2

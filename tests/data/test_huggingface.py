@@ -6,10 +6,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from configs.errors import TokenizerError
+from data.tokenizers.bpe import BytePairTokenizer, byte_level, to_base64, train_bpe
 from data.tokenizers.huggingface import to_hf
 from data.tokenizers.imported import HubTokenizer, load_hf_tokenizer
-from data.tokenizers.tokenizer import BytePairTokenizer, to_base64, tokenizer_from_state
-from data.tokenizers.train import byte_level, train_bpe
+from data.tokenizers.tokenizer import tokenizer_from_state
 from tests.data.test_tokenizer import library as python_text
 
 SAMPLE = (

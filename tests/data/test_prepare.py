@@ -168,7 +168,7 @@ def test_every_change_makes_a_new_corpus(monkeypatch):
     made.append(build())
     assert len({corpus.content_hash for corpus in made}) == 6
 
-    monkeypatch.setitem(LOADED, ROOT / "data/sources/__init__.py", "hash")  # as of an own part
+    monkeypatch.setitem(LOADED, ROOT / "data/sources/text.py", "hash")  # as of an own part
     made.append(build())
     monkeypatch.setattr(prepare, "FORMAT", 99)
     made.append(build())

@@ -15,7 +15,8 @@ import data.sources
 from configs.errors import DataError
 from data import readers
 from data.prepare import split_chunks
-from data.readers import read_lines, rechunk, stdlib_files
+from data.readers import rechunk, stdlib_files
+from data.sources.text import read_lines
 from data.store import TRAIN, VALIDATION
 from tests.data.corpora import source, write_rows
 

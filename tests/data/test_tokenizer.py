@@ -8,8 +8,8 @@ import pytest
 
 from configs.errors import DataError
 from data.readers import stdlib_files
+from data.tokenizers.bpe import MAX_WORD_CHARS, train_bpe
 from data.tokenizers.tokenizer import tokenizer_from_state
-from data.tokenizers.train import MAX_WORD_CHARS, train_bpe
 from tests.data.corpora import trainer
 
 TEXT = "Straße 東京 🙂 naïve e\u0301\n\tif x >= 10:  return '<|endoftext|>' # <mask> <pad>\r\n" * 3

@@ -23,15 +23,10 @@ from data.corpus import load_data
 from data.prepare import split_chunks
 from data.store import VALIDATION
 from data.tables import read_turns
+from data.tokenizers.bpe import BytePairTokenizer, bytes_to_unicode, to_base64
 from data.tokenizers.imported import HubTokenizer
-from data.tokenizers.tokenizer import (
-    NO_TEMPLATE,
-    BytePairTokenizer,
-    ByteTokenizer,
-    to_base64,
-    tokenizer_from_state,
-)
-from data.tokenizers.train import bytes_to_unicode
+from data.tokenizers.small import ByteTokenizer
+from data.tokenizers.tokenizer import NO_TEMPLATE, tokenizer_from_state
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run

@@ -1,0 +1,109 @@
+"""Files of text, and how files are found."""
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from configs.cli import expand_user
+from configs.errors import DataError
+from data.readers import COMPRESSED, open_text, walk_files
+from data.sources import Document, Source
+
+TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # of rows: no plain text
+
+
+@dataclass(kw_only=True)
+class Files(Source):
+    """Files, folders (recursively) or globs; those of val_path are all for validation."""
+
+    path: str | list[str]
+    val_path: str | list[str] | None = None
+    encoding: str = "utf-8"
+    on_error: Literal["error", "skip"] = "error"
+
+    def __post_init__(self) -> None:
+        try:
+            "".encode(self.encoding)
+        except LookupError:
+            raise ValueError(
+                f"encoding is {self.encoding!r:.60}, no text encoding of Python; try utf-8, latin-1, "
+                "cp1252 or utf-16"
+            ) from None
+
+    def files(self) -> list[Path]:
+        found = find_files(self.path, self.cache)
+        for part in self.held_out():
+            held_out = set(map(Path.resolve, part.files()))
+            # if all are held out, they are for both
+            found = [path for path in found if path.resolve() not in held_out] or found
+        return found
+
+    def held_out(self) -> list[Source]:
+        return [replace(self, path=self.val_path, val_path=None)] if self.val_path else []
+
+
+@dataclass
+class Text(Files):
+    """Plain text."""
+
+    split_on: Literal["file", "line"]
+
+    def files(self) -> list[Path]:
+        found = super().files()
+        tables = [path for path in found if suffix_of(path) in TABLES]
+        if tables:
+            kinds = Counter("".join(path.suffixes[-2:]) for path in tables)
+            counts = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
+            raise DataError(
+                f"data.path={self.path} has tables ({counts}), such as {tables[0]}; data=table reads "
+                "one of their fields, data=chat conversations, and a glob such as "
+                "'folder/**/*.txt' selects other files"
+            )
+        return found
+
+    def documents(self) -> Iterator[Document]:
+        for path in self.files():
+            if self.split_on == "file":
+                yield Document(path, None, self.encoding)
+                continue
+            for number, line in enumerate(read_lines(path, self.encoding), 1):
+                yield Document(f"{path}:{number}", [line])
+
+
+def find_files(path: str | list[str], cache: str) -> list[Path]:
+    """The files that a name, folder or glob stands for, or a list of them, except those of the
+    cache; hidden ones only by name."""
+    if not path:
+        raise ValueError("data.path is empty; give a file, a folder or a glob")
+    if isinstance(path, list):
+        listed = [file for name in path for file in find_files(str(name), cache)]
+        return list(dict.fromkeys(listed))
+
+    place = str(expand_user(path))
+    if os.path.isfile(place):
+        return [Path(place)]
+
+    found = walk_files(place) if os.path.isdir(place) else glob.iglob(place, recursive=True)
+    ours = os.path.join(os.path.abspath(expand_user(cache)), "")
+    names = [name for name in found if not os.path.abspath(name).startswith(ours)]
+    files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
+    if not files:
+        raise DataError(f"there is no file at {path} (in {Path.cwd()})")
+    return files
+
+
+def suffix_of(path: Path) -> str:
+    """What kind of file it is, compressed or not."""
+    name = path.with_suffix("") if path.suffix in COMPRESSED else path
+    return name.suffix.lower()
+
+
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
+    """Without line ends. Bytes that are not text are refused by read_begin, which knows the line."""
+    with open_text(path, encoding, "surrogateescape") as file:
+        for line in file:
+            yield line.removesuffix("\n").removesuffix("\r")
