@@ -15,14 +15,13 @@ import numpy as np
 from filelock import FileLock
 from numpy import ndarray
 from rich.console import Console
-from rich.filesize import decimal
 from rich.progress import Progress
 
 from configs.cli import expand_user, print, warn
 from configs.errors import DataError, errors_as
 from configs.parts import code_of
 from data.chat import ChatTemplate, to_messages
-from data.disk import atomic_folder
+from data.disk import atomic_folder, filesize
 from data.loader import LOADERS, Loaders, prefetch
 from data.readers import rechunk
 from data.sources import Source
@@ -149,7 +148,7 @@ def progress_bar(n_bytes: int) -> Iterator[Callable[[int], object]]:
     """A function of the bytes done so far. It moves a bar on a terminal; a large text, or one of
     unknown size, is announced by a line, too."""
     if not n_bytes or n_bytes >= LARGE:
-        text = decimal(n_bytes) if n_bytes else "a text"
+        text = filesize(n_bytes) if n_bytes else "a text"
         print(f"tokenizing {text} ...", file=sys.stderr)
 
     console = Console(stderr=True)

@@ -94,13 +94,10 @@ class Tokenizer:
         ids: list[int] = []
         begins = [0]  # in bytes, of each id and of what follows them
         for piece in re.split(r"(<\|\w+\|>)", text):
-            if piece in special:
-                ids.append(special[piece])
-                begins.append(begins[-1] + len(piece))
-                continue
-            for i in self.encode(piece).tolist():
+            is_special = piece in special
+            for i in [special[piece]] if is_special else self.encode(piece).tolist():
+                token = piece if is_special else self.decode_bytes([i])
                 ids.append(i)
-                token = self.decode_bytes([i])
                 begins.append(begins[-1] + len(token))
 
         utf8 = np.frombuffer(text.encode(), np.uint8)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from configs.errors import DataError
+from configs.registry import SettingError
 from data.mix import Mix
 from tests.data.corpora import corpus, loader, mix, source, tensors, write_rows
 
@@ -152,6 +153,11 @@ def test_options_bring_their_settings_and_a_tokenizer_reads_all(mixed):
 
 
 def test_errors_name_the_source(mixed):
+    with pytest.raises(SettingError, match="unknown setting .*wieght; .*, weight$") as raised:
+        mixed(d={"kind": "python", "wieght": 2})
+    assert raised.value.known[-1] == "weight"
+    with pytest.raises(SettingError, match="val_fraction is 5; expected a number above 0"):
+        mixed(d={"kind": "python", "val_fraction": 5})
     Path("d.txt").write_text("dddd")
     found = mixed(d={"kind": "text", "path": "d.txt"})
     with pytest.raises(

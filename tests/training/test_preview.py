@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from rich.filesize import decimal
 
 from configs.cli import run_command
 from data import prepare
+from data.disk import filesize
 from tests.data.corpora import write_rows
 from training.preview import main
 
@@ -72,4 +72,4 @@ def test_errors_are_one_line(run):
 def test_a_large_text_is_announced(run, monkeypatch):
     """Training a tokenizer and encoding may take minutes."""
     monkeypatch.setattr(prepare, "LARGE", len(TEXT))
-    assert run(*TEXTS).err == f"tokenizing {decimal(len(TEXT))} ...\n"
+    assert run(*TEXTS).err == f"tokenizing {filesize(len(TEXT))} ...\n"
