@@ -74,17 +74,14 @@ def test_draws_follow_the_sources_and_not_the_mix(mixed):
     options = {"name": "masked", "architecture": "encoder", "batch_size": 6}
     two = mix(mixed(c={"kind": "text", "path": "c.txt", "weight": 1e-6}), **options).train
     three = mix(mixed(), **options).train
-    a = [
-        batch.inputs["tokens"][batch.targets.max(1).values == ord("a")]
-        for batch in map(two.batch, range(9))
-    ]
-    b = [
-        batch.inputs["tokens"][batch.targets.max(1).values == ord("a")]
-        for batch in map(three.batch, range(9))
-    ]
-    a, b = torch.cat(a), torch.cat(b)
-    n = min(len(a), len(b))
-    assert n > 20 and torch.equal(a[:n], b[:n])
+    found = []
+    for train in (two, three):
+        batches = list(map(train.batch, range(9)))
+        tokens = torch.cat([batch.inputs["tokens"] for batch in batches])
+        targets = torch.cat([batch.targets for batch in batches])
+        found.append(tokens[targets.max(1).values == ord("a")])
+    n = min(map(len, found))
+    assert n > 20 and torch.equal(found[0][:n], found[1][:n])
 
 
 def test_no_process_gets_one_source(mixed):

@@ -59,17 +59,15 @@ def test_a_file_a_folder_a_glob():
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", "b.jsonl.gz", "a/b.CSV", "b.tsv.zst", "b.parquet"])
-@pytest.mark.parametrize("path", [".", "**/*", None])
-def test_tables_are_no_text(name, path):
+def test_tables_are_no_text(name):
     """A folder may hold some; they would be trained on with all their braces and commas."""
     Path("a").mkdir()
     Path("a/c.json").write_text("{}")
     Path(name).write_bytes(b"")
     kind = "".join(Path(name).suffixes)
-    with pytest.raises(
-        DataError, match=rf"has tables \(1 \{kind}\), such as {name}; data=table re"
-    ):
-        read(text(path or name))
+    for path in (".", "**/*", name):
+        with pytest.raises(DataError, match=rf"has tables \(1 \{kind}\), such as {name}; data="):
+            read(text(path))
     Path(name).unlink()
     assert read(text(".")) == ["{}"], "settings of programs are text"
 
@@ -259,8 +257,6 @@ def test_missing_fields_are_named_together():
         DataError, match="p.jsonl:1 has no 'fr'; its fields are: en, de; set data.s"
     ):
         read(source("pairs", path="p.jsonl", source="en", target="fr"))
-    with pytest.raises(DataError, match="p.jsonl:1 has no 'text'; .*: en, de; set data.field"):
-        read(table("p.jsonl"))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -74,3 +74,5 @@ def test_of_an_architecture(start, monkeypatch, capsys):
     [forwards] = rows(capsys, *args)
     assert backwards["ids"] == forwards["ids"][::-1]
     assert len(sampled) > 0
+    with pytest.raises(ValueError, match="--chat needs a run of data=chat, or an import with"):
+        sample.main(["--run", "runs/own", "--chat"])
