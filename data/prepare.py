@@ -220,6 +220,5 @@ def load_source(
     corpus = prepare(source, trainer, objective.specials, held_out, verify)
     shared["tokenizer"] = corpus.tokenizer
     kind = LOADERS[objective.input_kind]
-    train, validation = [kind(part=part, **shared) for part in (corpus.train, corpus.validation)]
-    content = corpus.content_hash
-    return Loaders(objective, content, corpus.folder, corpus.tokenizer, train, validation)
+    loaders = [kind(part=part, **shared) for part in (corpus.train, corpus.validation)]
+    return Loaders(objective, corpus.content_hash, corpus.folder, corpus.tokenizer, *loaders)

@@ -60,8 +60,9 @@ class HubTokenizer(Tokenizer):
         highest = max(ids, default=0)
         if highest >= self.vocab_size:
             token = self.backend.id_to_token(highest)
-            reason = f"the token {token!r} has the id {highest}"
-            raise TokenizerError(f"{reason}, and the model has {self.vocab_size} rows")
+            raise TokenizerError(
+                f"the token {token!r} has the id {highest}, and the model has {self.vocab_size} rows"
+            )
         return ids
 
     @cached_property

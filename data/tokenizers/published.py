@@ -22,9 +22,10 @@ class Tiktoken:
         try:
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
         except OSError as error:  # requests' own are such, too
-            reason = f"cannot download the encoding {self.encoding} ({type(error).__name__})"
-            hint = "connect once, set TIKTOKEN_CACHE_DIR to its folder or use tokenizer=bpe"
-            raise DataError(f"{reason}; {hint}") from None
+            raise DataError(
+                f"cannot download the encoding {self.encoding} ({type(error).__name__}); connect "
+                "once, set TIKTOKEN_CACHE_DIR to its folder or use tokenizer=bpe"
+            ) from None
 
         id_of = published["mergeable_ranks"]
         ranks = to_base64(sorted(id_of, key=id_of.get))
