@@ -3,6 +3,7 @@ back."""
 
 import json
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,14 @@ from torch import Tensor, nn
 
 from configs.cli import warn
 from configs.errors import HubError, NonFiniteError
+from configs.registry import flatten
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.hub.families import ALL, FAMILIES
-from model.hub.families.positions import check_windows
-from model.hub.family import (
-    HEADLESS,
-    Family,
-    Keys,
-    Match,
-    load_transformers,
-    read_config,
-    write_config,
-)
+from model.hub.families.positions import windows
+from model.hub.family import HEADLESS, Family, Keys, Match, load_transformers
+from model.hub.family import read_config, write_config
 from model.hub.files import naming, resolve_folder
 from model.hub.spec import Spec, config_from_spec, spec_from_config
 from model.hub.tensors import from_hf, to_hf
@@ -51,8 +46,8 @@ def read_hf_config(folder: Path) -> Match:
     name = str(read_json(path).get("model_type"))
     with naming(path):
         if name not in FAMILIES:
-            supported = ", ".join(FAMILIES)
-            raise HubError(f"model_type {name} is not supported; choose one of: {supported}")
+            near = ", ".join(get_close_matches(name, FAMILIES) or FAMILIES)
+            raise HubError(f"model_type {name} is not supported; did you mean one of: {near}")
         config = load_transformers().CONFIG_MAPPING[name].from_pretrained(folder)
         if getattr(config, "quantization_config", None):
             raise HubError(
@@ -63,18 +58,18 @@ def read_hf_config(folder: Path) -> Match:
         is_encoder = family.spec["kind"] == "encoder"
         if is_encoder and not architecture.endswith(WITH_HEAD):
             family = family.body()
-        spec = read_config(family, config)
-        check_windows(config, spec)
-    return Match(family, spec, config)
+        return Match(family, read_config(family, config), config)
 
 
 def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
-    """The model of a folder, or of that name on the hub, once its logits have been compared with
-    those of transformers."""
+    """The model of a folder, or of that name on the hub, once its config has been read back, and its
+    logits compared with those of transformers."""
     folder = resolve_folder(str(place))
-    family, spec, hf_config = found = read_hf_config(folder)
+    family, spec, hf_config = read_hf_config(folder)
     tokenizer = read_tokenizer(folder, hf_config)
     with naming(folder):
+        written = write_config(family, spec, special_keys(hf_config)).config
+        check_windows(hf_config, written)
         config = config_from_spec(spec)
         with torch.device("meta"):
             model = build_model(config, hf_config.vocab_size)
@@ -90,22 +85,30 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         weights = from_hf(table, family.optional, tensors, model_tensors(model))
         assign_weights(model, weights)
         if not agree(model, inputs, expected):
-            keys = changed_keys(found) or "by no key of config.json"
-            raise HubError(f"the logits differ from those of transformers: {keys}")
+            reason = "the logits differ from those of transformers"
+            changed = changed_keys(hf_config, written)
+            raise HubError(f"{reason}; keys that an export would change: {changed}")
     if family.note:
         warn(f"{family.architecture}: {family.note}")
     return model, tokenizer, config
 
 
-def changed_keys(found: Match) -> str:
-    """The keys of config.json that differ from those that an export would write."""
-    family, spec, config = found
-    written = write_config(family, spec, special_keys(config)).config.to_dict()
-    values = []
-    for name, value in config.to_dict().items():
-        if name not in NO_MATTER and value != written.get(name):
-            values.append(f"{name} is {json.dumps(value, default=str):.70}")
-    return ", ".join(values)
+def check_windows(config: Any, written: Any) -> None:
+    """A text that is compared may be shorter than a window, so that its logits say nothing."""
+    if windows(config) != windows(written):
+        types = getattr(config, "layer_types", None)
+        reason = f"sliding_window is {config.sliding_window}, and layer_types is {types!r:.70}"
+        raise HubError(f"{reason}; a model of this class has other windows")
+
+
+def changed_keys(config: Any, written: Any) -> str:
+    """Those of config.json that an export would write with another value."""
+    ours = flatten(written.to_dict())
+    changed = []
+    for name, value in flatten(config.to_dict()).items():
+        if name not in NO_MATTER and value != ours.get(name):
+            changed.append(f"{name} is {json.dumps(value, default=str):.70}")
+    return ", ".join(changed) or "none"
 
 
 def load_hf_model(

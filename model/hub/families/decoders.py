@@ -167,13 +167,15 @@ def read_smollm3(config: Any, spec: Spec) -> Spec:
 
 
 def write_smollm3(spec: Spec) -> Keys:
-    flags = [int(layer["position.kind"] != "none") for layer in split_layers(spec)]
-    return {"no_rope_layers": flags} | write_rope(spec)
+    flags = [int(layer["position.kind"] == "rope") for layer in split_layers(spec)]
+    rope = write_rope(spec) if any(flags) else {}
+    return {"no_rope_layers": flags, **rope}
 
 
 SMOLLM3 = DECODER.derive(
     "smollm3",
     "SmolLM3ForCausalLM",
+    without="position.kind",
     keys={"mlp_bias": "ffn.bias"},
     read_position=read_smollm3,
     write_position=write_smollm3,

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from configs.errors import HubError
 from model.hub.families.llama import DECODER, GATE_NAMES, NAMES
 from model.hub.families.positions import evens_first, reordered, yarn_mscale
 from model.hub.spec import Spec, attention_spec
@@ -42,14 +43,21 @@ def rules(spec: Spec, config: Any) -> Table:
     }
 
 
+def read(config: Any, spec: Spec) -> Spec:
+    if config.first_k_dense_replace < spec["n_layers"]:
+        raise HubError("first_k_dense_replace: only models with dense layers alone are supported")
+    return {}
+
+
 DEEPSEEK = DECODER.derive(
     "deepseek_v3",
     "DeepseekV3ForCausalLM",
     without=f"attention_bias head_dim {' '.join(attention_spec('attention'))}",
     spec={"attention.kind": "mla"},
-    keys={dim: f"attention.{dim}" for dim in DIMS}
-    | {"first_k_dense_replace": "n_layers", "num_key_value_heads": "n_heads"},
+    keys={dim: f"attention.{dim}" for dim in DIMS} | {"num_key_value_heads": "n_heads"},
     values={"rms_norm_eps": {1e-6: 1e-6}},  # that of the norms of latents, whatever it is
     names=NAMES + GATE_NAMES + LATENT_NAMES,
     rules=rules,
+    read=read,
+    write=lambda spec: {"first_k_dense_replace": spec["n_layers"]},
 )

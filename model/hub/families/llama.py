@@ -108,6 +108,8 @@ NANOCHAT = DECODER.derive(
     keys={"final_logit_softcapping": "head.logit_softcap"},
     values={"hidden_act": ACTIVATIONS},
     names=DECODER.names.replace("up_proj", "fc1").replace("down_proj", "fc2"),
+    # a norm after rope cancels any factor
+    read=lambda config, spec: {name: 1.0 for name in spec if name.endswith("attention_factor")},
     # it turns by -angle: with the two channels of each pair swapped, that is our +angle
     rules=lambda spec, config: reordered(
         QUERY_KEY, torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)

@@ -81,17 +81,19 @@ def write_rope(spec: Spec) -> Keys:
     return {"rope_parameters": rope_keys(spec)}
 
 
-def window_of(config: Any) -> int | None:
-    """ModernBERT counts both sides: half of local_attention is on each, here and there."""
+def windows(config: Any) -> list[int | None]:
+    """That of each layer. ModernBERT counts both sides: half of local_attention is on each, here and
+    there."""
     window = getattr(config, "sliding_window", None)
-    return getattr(config, "local_attention", window)
+    window = getattr(config, "local_attention", window)
+    types = getattr(config, "layer_types", None) or [WINDOW] * config.num_hidden_layers
+    return [window if kind == WINDOW else None for kind in types]
 
 
 def read_layers(config: Any, spec: Spec) -> Spec:
     layers = []
-    for kind in config.layer_types:
-        size = window_of(config) if kind == WINDOW else None
-        layers.append({SIZE: size, **read_rope(config, spec, kind)})
+    for kind, window in zip(config.layer_types, windows(config), strict=True):
+        layers.append({SIZE: window, **read_rope(config, spec, kind)})
     return merge_layers(layers)
 
 
@@ -113,17 +115,6 @@ def write_ropes(spec: Spec) -> Keys:
     keys = write_layers(spec)
     ropes = map(rope_keys, split_layers(spec))
     return keys | {"rope_parameters": dict(zip(keys["layer_types"], ropes, strict=True))}
-
-
-def check_windows(config: Any, spec: Spec) -> None:
-    """A text that is compared may be shorter than a window, so that its logits say nothing."""
-    layers = split_layers(spec)
-    window = window_of(config)
-    types = getattr(config, "layer_types", None) or [WINDOW] * len(layers)
-    sizes = [window if kind == WINDOW else None for kind in types]
-    if sizes != [layer.get(SIZE) for layer in layers]:
-        reason = f"sliding_window is {window}, and layer_types is {types!r:.70}"
-        raise HubError(f"{reason}; a model of this class has other windows")
 
 
 def evens_first(n: int) -> Tensor:
