@@ -28,7 +28,7 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     found = resolve(table, adapters)
     written = {name for _, names in found.values() for name in names}
     if other := written ^ adapters.keys():
-        reason = f"is one with others in {family.architecture}: adapt all of them, or none"
+        reason = f"is one with others in {family.model_type}: adapt all of them, or none"
         raise HubError(f"{min(other)} {reason}; or leave out --adapter")
 
     tensors: Tensors = {}

@@ -18,8 +18,14 @@ from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.hub.families import ALL, FAMILIES
 from model.hub.families.positions import windows
-from model.hub.family import HEADLESS, Family, Keys, Match, load_transformers
-from model.hub.family import read_config, write_config
+from model.hub.family import (
+    HEADLESS,
+    Keys,
+    Match,
+    load_transformers,
+    read_config,
+    write_config,
+)
 from model.hub.files import naming, resolve_folder
 from model.hub.spec import Spec, config_from_spec, spec_from_config
 from model.hub.tensors import from_hf, to_hf
@@ -54,9 +60,8 @@ def read_hf_config(folder: Path) -> Match:
                 "quantization_config is set; only weights in floating point are supported"
             )
         family = FAMILIES[name]
-        architecture = (config.architectures or [family.architecture])[0]
-        is_encoder = family.spec["kind"] == "encoder"
-        if is_encoder and not architecture.endswith(WITH_HEAD):
+        [architecture, *_] = config.architectures or WITH_HEAD
+        if family.spec["kind"] == "encoder" and not architecture.endswith(WITH_HEAD):
             family = family.body()
         return Match(family, read_config(family, config), config)
 
@@ -74,7 +79,7 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         with torch.device("meta"):
             model = build_model(config, hf_config.vocab_size)
         with naming("transformers cannot load it"):
-            hf_model = load_hf_model(family, folder)
+            hf_model = load_hf_model(family.hf_class(hf_config), folder, family.optional)
         inputs, expected = example(hf_model, model.context_length)
         # the names of a model without head lack the prefix
         prefix = f"{hf_model.base_model_prefix}." if family.is_body else ""
@@ -89,7 +94,7 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
             changed = changed_keys(hf_config, written)
             raise HubError(f"{reason}; keys that an export would change: {changed}")
     if family.note:
-        warn(f"{family.architecture}: {family.note}")
+        warn(f"{family.model_type}: {family.note}")
     return model, tokenizer, config
 
 
@@ -111,14 +116,9 @@ def changed_keys(config: Any, written: Any) -> str:
     return ", ".join(changed) or "none"
 
 
-def load_hf_model(
-    family: Family,
-    folder: Path | None,
-    **options: Any,
-) -> Any:
+def load_hf_model(model_class: Any, folder: Path | None, optional: str, **options: Any) -> Any:
     """The model of transformers, in float32. What a file lacks would be random, both here and
     there."""
-    model_class = getattr(load_transformers(), family.architecture)
     model, report = model_class.from_pretrained(
         folder,
         dtype=torch.float32,
@@ -128,7 +128,7 @@ def load_hf_model(
         **options,
     )
 
-    optional = f"{family.optional}|pooler"
+    optional += "|pooler"
     missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
     if missing:
         raise HubError(f"{min(missing)} is missing, {len(missing)} tensors in all")
@@ -136,7 +136,7 @@ def load_hf_model(
         raise HubError(f"{name} has the shape {[*found]}; config.json needs {[*expected]}")
     if unexpected := sorted(report["unexpected_keys"]):
         names = ", ".join(unexpected[:3])
-        warn(f"tensors that {family.architecture} does not have are left out: {names:.300}")
+        warn(f"tensors that {model_class.__name__} does not have are left out: {names:.300}")
 
     if getattr(model, "pooler", None) is not None:
         if folder is not None:
@@ -162,11 +162,7 @@ def example(hf_model: Any, context_length: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.inference_mode()
-def agree(
-    model: Any,
-    inputs: Tensor,
-    expected: Tensor,
-) -> bool:
+def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
     """expected: logits, or the last hidden states."""
     logits = model.eval()(*inputs)
     if expected.shape != logits.shape:
@@ -178,11 +174,7 @@ def agree(
     return bool(difference <= LOGIT_TOLERANCE * largest)
 
 
-def first_match(
-    spec: Spec,
-    special: Keys,
-    name: str | None = None,
-) -> Match:
+def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
     """Of the class with this name, or of the first which takes such a model: the one that it was
     imported from, if it still does."""
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
@@ -196,7 +188,7 @@ def first_match(
         try:
             return write_config(family, spec, special)
         except ValueError as error:
-            reasons.append(f"{family.architecture} ({error})")
+            reasons.append(f"{family.model_type} ({error})")
     raise HubError(f"no class of transformers fits this model: {', '.join(reasons)}")
 
 
@@ -216,8 +208,9 @@ def export(
     found = first_match(spec_from_config(config, model), special, name)
 
     hf_model = to_transformers(model.float(), found)
+    hf_class = type(hf_model).__name__
     if not agree(model, *example(hf_model, model.context_length)):
-        reason = f"the logits of {found.family.architecture} differ from those of the run"
+        reason = f"the logits of {hf_class} differ from those of the run"
         raise HubError(f"{reason}; choose another --family")
 
     hf_model._keys_to_ignore_on_save = None  # or Marian would lose its positions
@@ -228,7 +221,7 @@ def export(
         for path in draft.iterdir():  # weights would be their owner's alone
             path.chmod(draft.stat().st_mode & 0o666)
         check_written(draft, tokenizer)
-    return found.family.architecture
+    return hf_class
 
 
 def to_transformers(model: Any, found: Match) -> Any:
@@ -247,4 +240,6 @@ def to_transformers(model: Any, found: Match) -> Any:
         tensors[name] = has.get(name, new)
     with naming("transformers cannot load it"):
         state = to_hf(family.table(spec, hf_config), tensors)
-        return load_hf_model(family, None, config=hf_config, state_dict=state)
+        hf_class = family.hf_class(hf_config)
+        options = {"config": hf_config, "state_dict": state}
+        return load_hf_model(hf_class, None, family.optional, **options)

@@ -17,6 +17,12 @@ SIZES = {  # as all families but T5 and BART name them, or transformers lets the
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
     "max_position_embeddings": "context_length",
+    "tie_word_embeddings": "head.tie_weights",
+}
+CLASSES = {
+    "decoder": "FOR_CAUSAL_LM_",
+    "encoder": "FOR_MASKED_LM_",
+    "encoder_decoder": "FOR_SEQ_TO_SEQ_CAUSAL_LM_",
 }
 # of an encoder without head: here its head is the embedding, with no weights of its own
 HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
@@ -45,7 +51,6 @@ class Family(NamedTuple):
     other way round, then `write`; import of the result must give the spec again."""
 
     model_type: str
-    architecture: str
     spec: Spec  # what all models of the family share
     keys: Mapping[str, str]  # {key of config.json: the options of the spec that it sets}
     names: str  # of tensors, in two columns: there and here
@@ -63,22 +68,23 @@ class Family(NamedTuple):
     def table(self, spec: Spec, config: Any) -> Table:
         return columns(self.names) | self.rules(spec, config)
 
-    def derive(
-        self, model_type: str, architecture: str, without: str = "", **changes: Any
-    ) -> "Family":
+    def hf_class(self, config: Any) -> Any:
+        kind = "" if self.is_body else CLASSES[self.spec["kind"]]
+        return getattr(load_transformers(), f"MODEL_{kind}MAPPING")[type(config)]
+
+    def derive(self, model_type: str, without: str = "", **changes: Any) -> "Family":
         """A class with these changes, and without these keys and options, whatever table has them."""
         for field in ("spec", "keys", "values"):
             values = getattr(self, field)
             kept = {name: values[name] for name in values if name not in without.split()}
             changes[field] = kept | changes.get(field, {})
-        return self._replace(model_type=model_type, architecture=architecture, **changes)
+        return self._replace(model_type=model_type, **changes)
 
     def body(self) -> "Family":
         """The class of the encoder without its head."""
         return self._replace(
             is_body=True,
             note="",
-            architecture=self.architecture.replace("ForMaskedLM", "Model"),
             read=lambda config, spec: self.read(config, spec) | HEADLESS,
         )
 

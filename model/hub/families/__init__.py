@@ -1,13 +1,13 @@
 """The classes of transformers that are supported."""
 
-from model.hub.families import bart, bert, decoders, deepseek, gemma, gpt2, gpt_neox, llama, t5
+from model.hub.families import bart, bert, decoders, gpt2, gpt_neox, llama, t5
 from model.hub.family import Family
 
 # export takes the first that fits: LLAMA stands before MISTRAL, and a RoBERTa of one type of tokens
 # before BERT, because they fit fewer models
 ONE_TYPE = bert.ROBERTA._replace(values={**bert.ROBERTA.values, "type_vocab_size": {1: 1}})
 ALL = [ONE_TYPE]
-for module in (gpt2, llama, deepseek, gemma, decoders, gpt_neox, bert, t5, bart):
+for module in (gpt2, llama, decoders, gpt_neox, bert, t5, bart):
     for family in vars(module).values():
         if isinstance(family, Family) and family.model_type:
             ALL.append(family)

@@ -48,7 +48,6 @@ def from_third_row(spec: Spec, config: Any) -> Table:
 
 BART = Family(
     model_type="bart",
-    architecture="BartForConditionalGeneration",
     spec={**BASE, **attention_spec("cross_attention"), **POST_NORM}
     | {"kind": "encoder_decoder", "position.kind": "learned", "norm.eps": 1e-5},
     keys={
@@ -71,18 +70,17 @@ BART = Family(
     optional=r"model\.shared",  # which nothing uses unless it is tied
     note="training changes the bias of the logits and the embedding of padding, which are fixed there",
 )
-MBART = BART.derive("mbart", "MBartForConditionalGeneration", spec={"block.kind": "pre"})
+MBART = BART.derive("mbart", spec={"block.kind": "pre"})
 SINES = """
 model.encoder.embed_positions                    encoder.position.table
 model.decoder.embed_positions                    decoder.position.table
 """
 PEGASUS = MBART.derive(
     "pegasus",
-    "PegasusForConditionalGeneration",
     spec={"embedding_norm": False},
     names=BART.names + SINES,
     rules=rules,
     optional=rf"{BART.optional}|embed_positions",
     note=f"{BART.note}, and so are its positions",
 )
-MARIAN = PEGASUS.derive("marian", "MarianMTModel", spec={"block.kind": "post"})
+MARIAN = PEGASUS.derive("marian", spec={"block.kind": "post"})

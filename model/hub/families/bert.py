@@ -32,7 +32,6 @@ bert.embeddings.position_embeddings                stack.position.table
 """
 BERT = Family(
     model_type="bert",
-    architecture="BertForMaskedLM",
     spec=BASE | {"kind": "encoder", "position.kind": "learned", **POST_NORM},
     keys={
         **SIZES,
@@ -40,7 +39,6 @@ BERT = Family(
         "hidden_act": "ffn.kind head.mlm_transform",
         "layer_norm_eps": "norm.eps",
         "type_vocab_size": "embedding.type_vocab_size",
-        "tie_word_embeddings": "head.tie_weights",
         "hidden_dropout_prob": "dropout",
     },
     values={"hidden_act": ACTIVATIONS},
@@ -70,7 +68,6 @@ def write_roberta(spec: Spec) -> Keys:
 
 ROBERTA = BERT.derive(
     "roberta",
-    "RobertaForMaskedLM",
     spec={"head.mlm_transform": "gelu"},
     keys={"hidden_act": "ffn.kind"},
     read=read_roberta,
@@ -78,8 +75,8 @@ ROBERTA = BERT.derive(
     names=NAMES.replace("bert.", "roberta.") + ROBERTA_HEAD,
     rules=lambda spec, config: skip_rows(config.pad_token_id + 1, POSITIONS),
 )
-XLM_ROBERTA = ROBERTA.derive("xlm-roberta", "XLMRobertaForMaskedLM")
-CAMEMBERT = ROBERTA.derive("camembert", "CamembertForMaskedLM")
+XLM_ROBERTA = ROBERTA.derive("xlm-roberta")
+CAMEMBERT = ROBERTA.derive("camembert")
 ELECTRA_HEAD = """
 electra.embeddings.position_embeddings             stack.position.table
 generator_predictions.dense                        head.transform.dense
@@ -88,7 +85,6 @@ generator_lm_head                                  head.map
 """
 ELECTRA = BERT.derive(
     "electra",
-    "ElectraForMaskedLM",
     spec=ROBERTA.spec,
     keys={**ROBERTA.keys, "embedding_size": "d_model"},
     names=NAMES.replace("bert.", "electra.") + ELECTRA_HEAD,
@@ -111,13 +107,11 @@ vocab_projector                                      head.map
 """
 DISTILBERT = Family(
     model_type="distilbert",
-    architecture="DistilBertForMaskedLM",
     spec=BERT.spec | {"norm.eps": 1e-12},
     keys={
         **SIZES,
         "hidden_dim": "ffn.d_ff",
         "activation": "ffn.kind head.mlm_transform",
-        "tie_word_embeddings": "head.tie_weights",
         "dropout": "dropout",
     },
     values={"activation": ACTIVATIONS},
@@ -159,7 +153,6 @@ def write_modern(spec: Spec) -> Keys:
 
 MODERNBERT = Family(
     model_type="modernbert",
-    architecture="ModernBertForMaskedLM",
     spec=BASE
     | {"kind": "encoder", "position.kind": "rope", "block.kind": "modernbert"}
     | {"embedding_norm": True},
@@ -173,7 +166,6 @@ MODERNBERT = Family(
         "attention_bias": "attention.bias attention.o_bias",
         "mlp_bias": "ffn.bias",
         "decoder_bias": "head.bias",
-        "tie_word_embeddings": "head.tie_weights",
     },
     values={"hidden_activation": GATED, "classifier_activation": ACTIVATIONS},
     names=MODERN_NAMES,

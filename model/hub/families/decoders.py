@@ -1,11 +1,12 @@
-"""Llama with small changes: Cohere, Granite, OLMo, Phi, SmolLM3, StableLM, StarCoder2; and, with a
+"""Llama with changes: DeepSeek-V3 with dense layers; Cohere, Granite, OLMo, Phi, SmolLM3, StableLM, StarCoder2; and, with a
 mixture of experts in every layer, Mixtral and Qwen3-MoE."""
 
 from typing import Any
 
 import torch
 
-from model.hub.families.llama import DECODER, NAMES, own_scale, scale_of
+from configs.errors import HubError
+from model.hub.families.llama import DECODER, GATE_NAMES, NAMES, own_scale, scale_of
 from model.hub.families.positions import (
     QUERY_KEY,
     SIZE,
@@ -14,14 +15,65 @@ from model.hub.families.positions import (
     reordered,
     split_layers,
     write_rope,
+    yarn_mscale,
 )
 from model.hub.family import Keys
-from model.hub.spec import ACTIVATIONS, BASE, Spec, merge_layers
+from model.hub.spec import ACTIVATIONS, BASE, Spec, attention_spec, merge_layers
 from model.hub.tensors import QKV, Table, TensorRule, packed, scaled
 
+# it rotates neighboring channels, and packs matrices in pairs
+LATENT_NAMES = """
+model.layers.*.self_attn.q_a_proj             stack.blocks.*.attention.query.0
+model.layers.*.self_attn.q_a_layernorm        stack.blocks.*.attention.query.1
+model.layers.*.self_attn.kv_a_layernorm       stack.blocks.*.attention.latent_norm
+"""
+QUERIES = """
+model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
+model.layers.*.self_attn.q_b_proj             stack.blocks.*.attention.query.2
+"""
+DIMS = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
+
+
+def deepseek_rules(spec: Spec, config: Any) -> Table:
+    nope, rotary, value, latent, _ = [spec[f"attention.{dim}"] for dim in DIMS]
+    order = evens_first(rotary) if config.rope_interleave else torch.arange(rotary)
+    query_order = torch.cat([torch.arange(nope), nope + order])
+    # YaRN may scale the attention scores; here the queries carry that factor
+    rope = config.rope_parameters
+    mscale = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
+    scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
+
+    latent_and_key = TensorRule(
+        ("stack.blocks.*.attention.kv_down", "stack.blocks.*.attention.k_rope"),
+        lambda weight: [weight[:latent], weight[latent:][order]],
+        lambda parts: torch.cat([parts[0], parts[1][order.argsort()]]),
+    )
+    keys_and_values = packed(("attention.key", "attention.value"), [nope, value], spec["n_heads"])
+    return reordered(QUERIES, query_order, scale) | {
+        "model.layers.*.self_attn.kv_a_proj_with_mqa": latent_and_key,
+        "model.layers.*.self_attn.kv_b_proj": keys_and_values,
+    }
+
+
+def read_deepseek(config: Any, spec: Spec) -> Spec:
+    if config.first_k_dense_replace < spec["n_layers"]:
+        raise HubError("first_k_dense_replace: only models with dense layers alone are supported")
+    return {}
+
+
+DEEPSEEK = DECODER.derive(
+    "deepseek_v3",
+    without=f"attention_bias head_dim {' '.join(attention_spec('attention'))}",
+    spec={"attention.kind": "mla"},
+    keys={dim: f"attention.{dim}" for dim in DIMS} | {"num_key_value_heads": "n_heads"},
+    values={"rms_norm_eps": {1e-6: 1e-6}},  # that of the norms of latents, whatever it is
+    names=NAMES + GATE_NAMES + LATENT_NAMES,
+    rules=deepseek_rules,
+    read=read_deepseek,
+    write=lambda spec: {"first_k_dense_replace": spec["n_layers"]},
+)
 STABLELM = DECODER.derive(
     "stablelm",
-    "StableLmForCausalLM",
     without="rms_norm_eps attention_bias head_dim block.kind",
     spec={"norm.kind": "layernorm", "norm.bias": True, "position.rotary_fraction": 0.25},
     keys={
@@ -33,7 +85,6 @@ STABLELM = DECODER.derive(
 )
 STARCODER2 = DECODER.derive(
     "starcoder2",
-    "Starcoder2ForCausalLM",
     without="rms_norm_eps attention_bias head_dim",
     spec=BASE,
     keys={
@@ -47,7 +98,6 @@ STARCODER2 = DECODER.derive(
 )
 OLMO = DECODER.derive(
     "olmo",
-    "OlmoForCausalLM",
     without="rms_norm_eps",
     spec={"norm.kind": "layernorm", "norm.weight": False, "norm.eps": 1e-5},
     keys={"clip_qkv": ""},
@@ -62,7 +112,6 @@ OLMO2_NAMES = (
 )
 OLMO2 = DECODER.derive(
     "olmo2",
-    "Olmo2ForCausalLM",
     spec={"block.kind": "olmo2", "attention.qk_norm": "full"},
     names=OLMO2_NAMES,
 )
@@ -82,7 +131,6 @@ model.layers.*.mlp.fc2                   stack.blocks.*.ffn.out
 """
 PHI = DECODER.derive(
     "phi",
-    "PhiForCausalLM",
     without="rms_norm_eps attention_bias head_dim",
     spec=BASE
     | {"block.kind": "parallel_shared", "head.bias": True, "position.rotary_fraction": 0.5},
@@ -107,7 +155,6 @@ def phi3_rules(spec: Spec, config: Any) -> Table:
 
 PHI3 = DECODER.derive(
     "phi3",
-    "Phi3ForCausalLM",
     without="attention_bias",
     spec={"position.rotary_fraction": 1.0},
     keys={"sliding_window": SIZE},
@@ -124,7 +171,6 @@ def cohere_rules(spec: Spec, config: Any) -> Table:
 
 COHERE = DECODER.derive(
     "cohere",
-    "CohereForCausalLM",
     without="rms_norm_eps",
     spec={"norm.kind": "layernorm", "block.kind": "parallel_shared"},
     keys={"layer_norm_eps": "norm.eps"},
@@ -151,7 +197,6 @@ def granite_rules(spec: Spec, config: Any) -> Table:
 
 GRANITE = DECODER.derive(
     "granite",
-    "GraniteForCausalLM",
     keys={"mlp_bias": "ffn.bias"},
     rules=granite_rules,
     read=lambda config, spec: own_scale(spec, config.attention_multiplier),
@@ -174,7 +219,6 @@ def write_smollm3(spec: Spec) -> Keys:
 
 SMOLLM3 = DECODER.derive(
     "smollm3",
-    "SmolLM3ForCausalLM",
     without="position.kind",
     keys={"mlp_bias": "ffn.bias"},
     read_position=read_smollm3,
@@ -204,7 +248,6 @@ def write_balance(spec: Spec) -> Keys:
 
 MIXTRAL = DECODER.derive(
     "mixtral",
-    "MixtralForCausalLM",
     without="attention_bias ffn.bias",
     spec={"ffn.kind": "moe", "ffn.n_shared": 0},
     keys={
@@ -232,7 +275,6 @@ def write_qwen3_moe(spec: Spec) -> Keys:
 
 QWEN3_MOE = MIXTRAL.derive(
     "qwen3_moe",
-    "Qwen3MoeForCausalLM",
     without="intermediate_size num_local_experts",
     spec={"attention.qk_norm": "head"},
     keys={

@@ -45,7 +45,6 @@ def query_key_value(layer: int, divisors: Tensor) -> TensorRule:
 
 GPT2 = Family(
     model_type="gpt2",
-    architecture="GPT2LMHeadModel",
     spec=BASE | {"kind": "decoder", "position.kind": "learned"},
     keys={
         **SIZES,
@@ -53,7 +52,6 @@ GPT2 = Family(
         "scale_attn_weights": "attention.scale",
         "activation_function": "ffn.kind",
         "layer_norm_epsilon": "norm.eps",
-        "tie_word_embeddings": "head.tie_weights",
         "resid_pdrop": "dropout",
     },
     values={"scale_attn_weights": {True: None, False: 1.0}, "activation_function": ACTIVATIONS},
@@ -77,7 +75,6 @@ model.decoder.layers.*.fc2                     stack.blocks.*.ffn.out
 POSITIONS = "model.decoder.embed_positions stack.position.table"
 OPT = Family(
     model_type="opt",
-    architecture="OPTForCausalLM",
     spec=BASE | {"kind": "decoder", "position.kind": "learned", "norm.eps": 1e-5},
     keys={
         **SIZES,
@@ -85,7 +82,6 @@ OPT = Family(
         "activation_function": "ffn.kind",
         "enable_bias": "attention.bias attention.o_bias ffn.bias",
         "layer_norm_elementwise_affine": "norm.weight norm.bias",
-        "tie_word_embeddings": "head.tie_weights",
         "dropout": "dropout",
     },
     values={"activation_function": ACTIVATIONS},

@@ -30,7 +30,6 @@ def packed_heads(spec: Spec) -> TensorRule:
 
 NEOX = DECODER.derive(
     "gpt_neox",
-    "GPTNeoXForCausalLM",
     without="rms_norm_eps num_key_value_heads head_dim block.kind",
     spec={"norm.kind": "layernorm", "norm.bias": True, "ffn.bias": True}
     | {"position.rotary_fraction": 0.25},
@@ -73,14 +72,12 @@ def bloom_rules(spec: Spec, config: Any) -> Table:
 
 BLOOM = Family(
     model_type="bloom",
-    architecture="BloomForCausalLM",
     spec=BASE
     | {"kind": "decoder", "position.kind": "alibi", "embedding_norm": True}
     | {"ffn.kind": "gelu_tanh", "ffn.d_ff": None},
     keys={
         **SIZES,
         "layer_norm_epsilon": "norm.eps",
-        "tie_word_embeddings": "head.tie_weights",
         "hidden_dropout": "dropout",
     },
     # no limit: folders of before have this key, and the class keeps it
@@ -106,7 +103,6 @@ def write_falcon(spec: Spec) -> Keys:
 
 FALCON = BLOOM.derive(
     "falcon",
-    "FalconForCausalLM",
     without="block.kind ffn.kind",
     spec={"position.kind": "rope", "embedding_norm": False},
     keys={
@@ -115,9 +111,8 @@ FALCON = BLOOM.derive(
         "bias": "attention.bias attention.o_bias ffn.bias",
         "num_kv_heads": GROUPS,
         "num_ln_in_parallel_attn": "block.kind",
-        "alibi": "",
     },
-    values={"activation": ACTIVATIONS, "num_ln_in_parallel_attn": BLOCKS, "alibi": {False: None}},
+    values={"activation": ACTIVATIONS, "num_ln_in_parallel_attn": BLOCKS},
     read=read_falcon,
     write=write_falcon,
     read_position=read_rope,

@@ -1,4 +1,4 @@
-"""Llama, and what Mistral, Qwen and NanoChat change in it."""
+"""Llama, and what Mistral, Qwen, NanoChat and Gemma change in it."""
 
 import torch
 
@@ -11,9 +11,11 @@ from model.hub.families.positions import (
     reordered,
     write_layers,
     write_rope,
+    write_ropes,
 )
 from model.hub.family import GROUPS, SIZES, Family, Keys
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
+from model.hub.tensors import Table, columns
 
 GATES = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 GATED = {"gelu_pytorch_tanh": "geglu_tanh"}  # that of Gemma, which is written
@@ -51,14 +53,12 @@ model.layers.*.mlp.up_proj                    stack.blocks.*.ffn.up
 # what Llama and its kin have in common
 DECODER = Family(
     model_type="",
-    architecture="",
     spec=BASE | RMSNORM_NO_BIAS | {"kind": "decoder", "position.kind": "rope"},
     keys={
         **SIZES,
         "intermediate_size": "ffn.d_ff",
         "hidden_act": "ffn.kind",
         "rms_norm_eps": "norm.eps",
-        "tie_word_embeddings": "head.tie_weights",
         "num_key_value_heads": GROUPS,
         "head_dim": "attention.head_dim attention.v_head_dim",
         "attention_bias": "attention.bias attention.o_bias",
@@ -68,10 +68,9 @@ DECODER = Family(
     read_position=read_rope,
     write_position=write_rope,
 )
-LLAMA = DECODER.derive("llama", "LlamaForCausalLM", keys={"mlp_bias": "ffn.bias"})
+LLAMA = DECODER.derive("llama", keys={"mlp_bias": "ffn.bias"})
 MISTRAL = DECODER.derive(
     "mistral",
-    "MistralForCausalLM",
     without="attention_bias",
     keys={"sliding_window": SIZE},
 )
@@ -87,14 +86,12 @@ def write_qwen(spec: Spec) -> Keys:
 
 QWEN3 = DECODER.derive(
     "qwen3",
-    "Qwen3ForCausalLM",
     spec={"attention.qk_norm": "head"},
     read_position=read_layers,
     write_position=write_qwen,
 )
 QWEN2 = QWEN3.derive(
     "qwen2",
-    "Qwen2ForCausalLM",
     without="attention_bias",
     spec={"attention.qk_norm": "none", "attention.bias": True},
 )
@@ -102,7 +99,6 @@ QWEN2 = QWEN3.derive(
 
 NANOCHAT = DECODER.derive(
     "nanochat",
-    "NanoChatForCausalLM",
     without="head_dim",
     spec={"attention.qk_norm": "head", "norm.weight": False, "embedding_norm": True},
     keys={"final_logit_softcapping": "head.logit_softcap"},
@@ -114,4 +110,53 @@ NANOCHAT = DECODER.derive(
     rules=lambda spec, config: reordered(
         QUERY_KEY, torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)
     ),
+)
+# the norms of Gemma multiply by 1 + weight
+GEMMA_NORMS = """
+model.norm                                    stack.final_norm
+model.layers.*.input_layernorm                stack.blocks.*.attention_norm
+model.layers.*.post_attention_layernorm       stack.blocks.*.ffn_norm
+"""
+MORE_NORMS = """
+model.layers.*.post_attention_layernorm       stack.blocks.*.attention_added_norm
+model.layers.*.pre_feedforward_layernorm      stack.blocks.*.ffn_norm
+model.layers.*.post_feedforward_layernorm     stack.blocks.*.ffn_added_norm
+model.layers.*.self_attn.q_norm               stack.blocks.*.attention.query_norm
+model.layers.*.self_attn.k_norm               stack.blocks.*.attention.key_norm
+"""
+
+
+def norms(names: str) -> Table:
+    return columns(names, lambda weight: weight + 1, lambda weight: weight - 1)
+
+
+GEMMA = DECODER.derive(
+    "gemma",
+    spec={"embedding.scale_by_sqrt_d": True},
+    rules=lambda spec, config: norms(GEMMA_NORMS),
+)
+
+
+GEMMA2 = GEMMA.derive(
+    "gemma2",
+    without="hidden_act",
+    spec={"block.kind": "sandwich"},
+    keys={
+        "hidden_activation": "ffn.kind",
+        "attn_logit_softcapping": "attention.logit_softcap",
+        "final_logit_softcapping": "head.logit_softcap",
+    },
+    values={"hidden_activation": GATED},
+    rules=lambda spec, config: norms(GEMMA_NORMS + MORE_NORMS),
+    # query_pre_attn_scalar is a width of heads
+    read=lambda config, spec: own_scale(spec, config.query_pre_attn_scalar**-0.5),
+    write=lambda spec: {"query_pre_attn_scalar": round(scale_of(spec) ** -2)},
+    read_position=read_layers,
+    write_position=write_layers,
+)
+GEMMA3 = GEMMA2.derive(
+    "gemma3_text",
+    without="attn_logit_softcapping",  # which has no effect
+    spec={"attention.qk_norm": "head"},
+    write_position=write_ropes,
 )

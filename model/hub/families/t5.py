@@ -64,7 +64,6 @@ def write(spec: Spec) -> Keys:
 
 T5 = Family(
     model_type="t5",
-    architecture="T5ForConditionalGeneration",
     spec=BASE
     | attention_spec("cross_attention", bias=False, o_bias=False, scale=1.0)
     | RMSNORM_NO_BIAS
@@ -89,4 +88,4 @@ T5 = Family(
     names=ENCODER + ENCODER.replace("encoder", "decoder").replace("layer.1", "layer.2") + CROSS,
     rules=rules,
 )
-MT5 = T5.derive("mt5", "MT5ForConditionalGeneration")
+MT5 = T5.derive("mt5")

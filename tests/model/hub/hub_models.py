@@ -7,8 +7,7 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from model.checkpoint import load_run
-from model.hub.__main__ import export_run, import_run
+from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
 
 
@@ -198,11 +197,11 @@ def edit_config(folder, **keys):
 
 
 def there_and_back(folder):
-    """(the imported run, the folder of its export), beside it"""
-    run, back = folder.with_name("run"), folder.with_name("back")
-    import_run(folder, run)
-    export_run(run, "latest", back, None)
-    return load_run(run), back
+    """(model, tokenizer, the folder of their export, which is beside it)"""
+    model, tokenizer, config = load_hf(folder)
+    back = folder.with_name("back")
+    export(model, tokenizer, config, back)
+    return model.eval(), tokenizer, back
 
 
 @torch.no_grad()

@@ -15,7 +15,6 @@ from model.hub.convert import export, load_hf
 from model.hub.families.llama import LLAMA
 from model.hub.spec import config_from_spec, spec_from_config
 from model.transformer import build_model
-from model.weights import read_json
 from tests.data.test_huggingface import SAMPLE
 from tests.data.test_tokenizer import make
 from tests.model.hub.hub_models import AUTO, edit_config, logits, randomize
@@ -123,27 +122,27 @@ def test_a_class_that_replaces_the_tokenizer_is_refused(tmp_path):
 MISMATCHES = [
     (
         "model=gpt2 attention=gqa",
-        "GPT2.*model.attention.queries_per_kv is 2; only 1 is supported",
+        "gpt2.*model.attention.queries_per_kv is 2; only 1 is supported",
     ),
-    ("model=gpt2 position=relative", 'GPT2LMHeadModel .*"relative"; only "learned".*Llama'),
-    ("model=modern ffn=gelu norm=rmsnorm", "NanoChat.*model.norm.weight is true; only false"),
+    ("model=gpt2 position=relative", 'gpt2 .*"relative"; only "learned".*llama'),
+    ("model=modern ffn=gelu norm=rmsnorm", "nanochat.*model.norm.weight is true; only false"),
     (
         "model=modern position=rope_yarn",
-        "NanoChat.*model.position.scaling.attention_factor is null; only 1.0 is supported",
+        "nanochat.*model.position.scaling.attention_factor is null; only 1.0 is supported",
     ),
-    ("model=bert ffn=geglu", "RobertaForMaskedLM .type_vocab_size is 2; supported: 1"),
+    ("model=bert ffn=geglu", "roberta .type_vocab_size is 2; supported: 1"),
     (
         "model=modern_encoder",
-        r"fits this model: RobertaForMaskedLM \([^()]*\), BertForMaskedLM \([^()]*\), Roberta",
+        r"fits this model: roberta \([^()]*\), bert \([^()]*\), roberta",
     ),
     (
         "model=llama attention=mha_qknorm model.layers=[full,nope]",
-        r'Qwen3ForCausalLM .model.layers is \[{}, {"position.kind": "none"}\]; only null',
+        r'qwen3 .model.layers is \[{}, {"position.kind": "none"}\]; only null',
     ),
-    ("model=llama ffn=moe", 'Mixtral.*model.ffn.expert.kind is "relu2"; only "swiglu" is'),
+    ("model=llama ffn=moe", 'mixtral.*model.ffn.expert.kind is "relu2"; only "swiglu" is'),
     (f"model=llama {EXPERTS} model.ffn.top_k=1", "the logits of MixtralForCausalLM differ from"),
-    (f"model=llama {EXPERTS} model.ffn.n_shared=1", "Mixtral.*n_shared is 1; only 0 is supported"),
-    ("model=t5 model.encoder.d_model=64", "T5For.*model.encoder.d_model is 64; only 32"),
+    (f"model=llama {EXPERTS} model.ffn.n_shared=1", "mixtral.*n_shared is 1; only 0 is supported"),
+    ("model=t5 model.encoder.d_model=64", "t5.*model.encoder.d_model is 64; only 32"),
 ]
 
 
@@ -170,46 +169,33 @@ def test_layers_have_one_spec():
 
 @pytest.mark.parametrize("preset", ["gpt2", "bert"])
 def test_every_dropout_of_a_class_is_written(preset):
-    """Its defaults would drop what this model does not."""
+    """Its defaults would drop what this model does not. And converters read the n_ctx of GPT-2."""
     model, _, config = build(f"model={preset} model.dropout=0.3")
     written = convert.first_match(spec_from_config(config, model), {"pad_token_id": 0}).config
     dropouts = {k: v for k, v in written.to_dict().items() if re.search("pdrop$|dropout_prob$", k)}
     assert len(dropouts) > 1 and set(dropouts.values()) == {0.3}
+    assert getattr(written, "n_ctx", 64) == 64
 
 
 def test_family_option(tmp_path):
     model = build("model=llama")
     assert export(*model, tmp_path / "mistral", "mistral") == "MistralForCausalLM"
-    with pytest.raises(HubError, match=r"fits this model: GPT2LMHeadModel \([^()]*\)$"):
+    with pytest.raises(HubError, match=r"fits this model: gpt2 \([^()]*\)$"):
         export(*model, tmp_path / "gpt2", "gpt2")
     without_pad = build("model=roberta", specials=("end", "mask"))
-    with pytest.raises(
-        HubError, match="RobertaForMaskedLM .positions are counted from pad_token_id; this"
-    ):
+    with pytest.raises(HubError, match="roberta .positions are counted from pad_token_id; this"):
         export(*without_pad, tmp_path / "roberta", "roberta")
     assert export(*without_pad, tmp_path / "bert") == "BertForMaskedLM"
-
-
-def replace_llama(monkeypatch, **changes):
-    """The only family is this one."""
-    family = LLAMA._replace(**changes)
-    monkeypatch.setattr(convert, "ALL", (family,))
-    monkeypatch.setitem(convert.FAMILIES, "llama", family)
-
-
-def swapped(spec, config):
-    names = {"q_proj": "k_proj", "k_proj": "q_proj"}
-    table = LLAMA.table(spec, config).items()
-    return {re.sub("[qk]_proj", lambda name: names[name[0]], name): to for name, to in table}
 
 
 def test_a_mistake_in_both_directions_is_found(tmp_path, monkeypatch):
     """Reading back with the same table cannot tell: the model that it gives is the same."""
     model = build("model=llama attention=mha_nobias")
     export(*model, tmp_path / "right")
-    replace_llama(monkeypatch, names="", rules=swapped)
+    swapped = LLAMA.names.replace("q_proj", "x").replace("k_proj", "q_proj").replace("x", "k_proj")
+    monkeypatch.setitem(convert.FAMILIES, "llama", LLAMA._replace(names=swapped))
     with pytest.raises(HubError, match="the logits of LlamaForCausalLM differ from those of the r"):
-        export(*model, tmp_path / "out")
+        export(*model, tmp_path / "out", "llama")
     with pytest.raises(HubError, match="the logits differ from those of transformers; .*: none"):
         load_hf(tmp_path / "right")
     assert {path.name for path in tmp_path.iterdir()} == {"right"}
@@ -232,17 +218,12 @@ def test_a_model_with_nan_is_refused(tmp_path):
     assert NonFiniteError.exit_code == 5 and not list(tmp_path.iterdir())
 
 
-def test_converters_read_n_ctx(tmp_path):
-    export(*build("model=gpt2"), tmp_path / "out")
-    assert read_json(tmp_path / "out" / "config.json")["n_ctx"] == 64
-
-
 def test_heads_that_do_not_divide_the_model(tmp_path):
     """LlamaForCausalLM refuses them, in one sentence; Mistral's takes the model."""
     heads = "model.d_model=40 model.n_heads=3 model.attention.head_dim=16"
     model = build(f"model=llama attention=mha_nobias {heads}")
     assert export(*model, tmp_path / "out") == "MistralForCausalLM"
-    with pytest.raises(HubError, match="LlamaForCausalLM .config.json: .*not a multiple of.*$"):
+    with pytest.raises(HubError, match="llama .config.json: .*not a multiple of.*$"):
         export(*model, tmp_path / "llama", "llama")
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
 

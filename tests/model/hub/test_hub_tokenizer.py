@@ -137,10 +137,11 @@ def text_ids(auto, text):
 @pytest.mark.parametrize("kind", TYPES)
 def test_special_tokens_survive_import_and_export(kind, tmp_path):
     folder = hf_folder(kind, tmp_path / "hf")
-    (_, tokenizer, *_), back = there_and_back(folder)
-    assert behavior(back) == behavior(folder)
-    import_run(back, tmp_path / "again")
-    assert load_run(tmp_path / "again").tokenizer.state() == tokenizer.state()
+    import_run(folder, tmp_path / "run")
+    export_run(tmp_path / "run", "latest", tmp_path / "back", None)
+    assert behavior(tmp_path / "back") == behavior(folder)
+    tokenizer = load_run(tmp_path / "run").tokenizer
+    assert load_hf(tmp_path / "back")[1].state() == tokenizer.state()
     auto = hf.AutoTokenizer.from_pretrained(folder)
     for text in TEXTS:
         assert tokenizer.encode(text).tolist() == text_ids(auto, text)
@@ -291,7 +292,7 @@ def test_ids_are_those_of_the_class_that_transformers_chooses(kind, tmp_path):
     tokenizer, settings = REBUILT[kind]()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (_, imported, *_), exported = there_and_back(folder)
+    _, imported, exported = there_and_back(folder)
     auto, back = map(hf.AutoTokenizer.from_pretrained, (folder, exported))
     for text in [*TEXTS, *PROBES, "a<new> b"]:
         ids = imported.encode(text).tolist()
@@ -306,8 +307,8 @@ def test_a_token_without_a_row_is_refused_where_it_is_used(tmp_path):
     tokenizer.add_special_tokens([f"<x{i}>" for i in range(40)])
     tokenizer.add_tokens(["zebra"])
     tokenizer.save(str(folder / "tokenizer.json"))
-    (run, imported, *_), back = there_and_back(folder)
-    assert run.embedding.table.num_embeddings == imported.vocab_size == 300
+    model, imported, back = there_and_back(folder)
+    assert model.embedding.table.num_embeddings == imported.vocab_size == 300
     auto = hf.AutoTokenizer.from_pretrained(back)
     assert imported.encode("the cat").tolist() == auto("the cat")["input_ids"]
     with pytest.raises(TokenizerError, match="token 'zebra' has the id 314, .* 300 rows"):
@@ -380,7 +381,7 @@ def test_a_folder_without_tokenizer_config(tmp_path):
     """Export writes one with the names of the special tokens."""
     folder = hf_folder("llama3", tmp_path / "hf")
     (folder / "tokenizer_config.json").unlink()
-    back, expected = hf.AutoTokenizer.from_pretrained(there_and_back(folder)[1]), llama3()[0]
+    back, expected = hf.AutoTokenizer.from_pretrained(there_and_back(folder)[2]), llama3()[0]
     assert (back.bos_token, back.eos_token, back.chat_template) == (BEGIN, ENDS[0], CHAT)
     for text in TEXTS:
         assert back(text)["input_ids"] == expected.encode(text).ids
