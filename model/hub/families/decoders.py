@@ -111,9 +111,7 @@ OLMO2_NAMES = (
     .replace("key_norm", "key_norm.norm")
 )
 OLMO2 = DECODER.derive(
-    "olmo2",
-    spec={"block.kind": "olmo2", "attention.qk_norm": "full"},
-    names=OLMO2_NAMES,
+    "olmo2", spec={"block.kind": "olmo2", "attention.qk_norm": "full"}, names=OLMO2_NAMES
 )
 PHI_NAMES = """
 model.embed_tokens                       embedding.table

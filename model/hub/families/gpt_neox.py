@@ -38,10 +38,7 @@ NEOX = DECODER.derive(
         "use_parallel_residual": "block.kind",
         "hidden_dropout": "dropout",
     },
-    values={
-        "hidden_act": ACTIVATIONS,
-        "use_parallel_residual": {True: "parallel", False: "pre"},
-    },
+    values={"hidden_act": ACTIVATIONS, "use_parallel_residual": {True: "parallel", False: "pre"}},
     names=NAMES,
     rules=lambda spec, config: {"gpt_neox.layers.*.attention.query_key_value": packed_heads(spec)},
 )
@@ -75,11 +72,7 @@ BLOOM = Family(
     spec=BASE
     | {"kind": "decoder", "position.kind": "alibi", "embedding_norm": True}
     | {"ffn.kind": "gelu_tanh", "ffn.d_ff": None},
-    keys={
-        **SIZES,
-        "layer_norm_epsilon": "norm.eps",
-        "hidden_dropout": "dropout",
-    },
+    keys={**SIZES, "layer_norm_epsilon": "norm.eps", "hidden_dropout": "dropout"},
     # no limit: folders of before have this key, and the class keeps it
     read=lambda config, spec: {"context_length": getattr(config, "seq_length", 2048)},
     write=lambda spec: {"seq_length": spec["context_length"]},

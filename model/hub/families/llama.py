@@ -69,11 +69,7 @@ DECODER = Family(
     write_position=write_rope,
 )
 LLAMA = DECODER.derive("llama", keys={"mlp_bias": "ffn.bias"})
-MISTRAL = DECODER.derive(
-    "mistral",
-    without="attention_bias",
-    keys={"sliding_window": SIZE},
-)
+MISTRAL = DECODER.derive("mistral", without="attention_bias", keys={"sliding_window": SIZE})
 
 
 def write_qwen(spec: Spec) -> Keys:
@@ -91,9 +87,7 @@ QWEN3 = DECODER.derive(
     write_position=write_qwen,
 )
 QWEN2 = QWEN3.derive(
-    "qwen2",
-    without="attention_bias",
-    spec={"attention.qk_norm": "none", "attention.bias": True},
+    "qwen2", without="attention_bias", spec={"attention.qk_norm": "none", "attention.bias": True}
 )
 
 
@@ -131,9 +125,7 @@ def norms(names: str) -> Table:
 
 
 GEMMA = DECODER.derive(
-    "gemma",
-    spec={"embedding.scale_by_sqrt_d": True},
-    rules=lambda spec, config: norms(GEMMA_NORMS),
+    "gemma", spec={"embedding.scale_by_sqrt_d": True}, rules=lambda spec, config: norms(GEMMA_NORMS)
 )
 
 
