@@ -2,7 +2,6 @@
 
 import json
 import re
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -103,46 +102,39 @@ def read_file(files: dict[str, str], name: str) -> Keys:
         return {**json.loads(files.get(name, "{}"))}
 
 
-def special_ids(
-    theirs: Any,
-    hf_config: Any,
-    rules: Keys,
-) -> Ids:
+def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
     """{special token: id}, of those that the model has. A text may have several ends."""
     size = hf_config.vocab_size
     # an ordinary token may be spelled so, too
     spelled = {token.content: i for i, token in theirs.added_tokens_decoder.items()}
     roles = {key: getattr(theirs, key, None) for keys in ROLES.values() for key in keys}
-    sources = (rules, hf_config.to_dict(), roles, spelled)
 
-    def find(*keys: str) -> list[int]:
-        """All ids of the first key that a source has; -1 stands for none."""
-        for key, source in product(keys, sources):
-            value = source.get(key)
+    known: dict[str, list[int]] = {}
+    for source in (spelled, roles, hf_config.to_dict(), rules):  # the last one counts
+        for key, value in source.items():
             listed = value if isinstance(value, list) else [value]
-            known = [i for i in listed if type(i) is int and 0 <= i < size]
-            if known:
-                return known
-        return []
+            ids = [i for i in listed if type(i) is int and 0 <= i < size]
+            if ids:  # -1 stands for none
+                known[key] = ids
 
-    found = {special: find(*keys) for special, keys in ROLES.items()}
-    specials = {special: ids[0] for special, ids in found.items() if ids}
+    specials: Ids = {}
+    for special, keys in ROLES.items():
+        ids = next((known[key] for key in keys if key in known), [])
+        for n, i in enumerate(ids):
+            specials[f"{special}_{n}" if n else special] = i
 
     if "end" not in specials:
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
     if "start" not in specials and hf_config.is_encoder_decoder:
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
-
     for key in FORCED:
-        if rules.get(key) is not None and not find(key):
+        if rules.get(key) is not None and key not in known:
             raise HubError(f"{key} is {rules[key]}; the model has {size} tokens")
 
-    for name, i in spelled.items():
+    for name in spelled:
         match = SENTINEL.fullmatch(name)
-        if match and i < size:
-            specials[f"sentinel_{match[1]}"] = i
-    for n, i in enumerate(found["end"][1:], 1):
-        specials[f"end_{n}"] = i
+        if match and name in known:
+            [specials[f"sentinel_{match[1]}"]] = known[name]
     return specials
 
 
