@@ -23,6 +23,7 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     adapters = {f"{name}.weight": adapter for name, adapter in adapters_of(model).items()}
     if not adapters or not is_hf_folder(base):
         raise HubError("--adapter is for adapt=lora of a Hugging Face folder; leave it out")
+
     family, spec, hf_config = read_hf_config(resolve_folder(base))
     table = family.table(spec, hf_config)
     found = resolve(table, adapters)
@@ -37,11 +38,14 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     is_transposed = family.model_type == "gpt2"
     for hf_name, (rule, names) in found.items():
         parts = [adapters[name] for name in names]
+
         rows = torch.block_diag(*[part.scale * part.up for part in parts])
         up = rule.to_hf(list(rows.split([len(part.up) for part in parts])))
+
         module = hf_name.removesuffix(".weight")
         if family.is_body:  # whose names lack their first part
             _, _, module = module.partition(".")
+
         prefix = f"base_model.model.{module}.lora_"
         down = torch.cat([part.down for part in parts])
         tensors[f"{prefix}A.weight"] = down

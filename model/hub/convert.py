@@ -44,6 +44,12 @@ LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 CHECKED = 128  # positions of a text: the logits of a whole context may not fit in memory
 WITH_HEAD = ("ForMaskedLM", "BertForPreTraining")
 NO_MATTER = ("architectures", "dtype", "vocab_size", "transformers_version")  # to a difference
+# of the tables of classes in transformers
+HEADS = {
+    "decoder": "FOR_CAUSAL_LM_",
+    "encoder": "FOR_MASKED_LM_",
+    "encoder_decoder": "FOR_SEQ_TO_SEQ_CAUSAL_LM_",
+}
 TABLE = ".table.weight"  # of positions
 
 
@@ -54,11 +60,11 @@ def read_hf_config(folder: Path) -> Match:
         if name not in FAMILIES:
             near = ", ".join(get_close_matches(name, FAMILIES) or FAMILIES)
             raise HubError(f"model_type {name} is not supported; did you mean one of: {near}")
+
         config = load_transformers().CONFIG_MAPPING[name].from_pretrained(folder)
         if getattr(config, "quantization_config", None):
-            raise HubError(
-                "quantization_config is set; only weights in floating point are supported"
-            )
+            raise HubError("quantization_config is set; only floating-point weights are supported")
+
         family = FAMILIES[name]
         [architecture, *_] = config.architectures or WITH_HEAD
         if family.spec["kind"] == "encoder" and not architecture.endswith(WITH_HEAD):
@@ -70,16 +76,16 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
     """The model of a folder, or of that name on the hub, once its config has been read back, and its
     logits compared with those of transformers."""
     folder = resolve_folder(str(place))
-    family, spec, hf_config = read_hf_config(folder)
+    family, spec, hf_config = found = read_hf_config(folder)
     tokenizer = read_tokenizer(folder, hf_config)
     with naming(folder):
         written = write_config(family, spec, special_keys(hf_config)).config
-        check_windows(hf_config, written)
+
         config = config_from_spec(spec)
         with torch.device("meta"):
             model = build_model(config, hf_config.vocab_size)
         with naming("transformers cannot load it"):
-            hf_model = load_hf_model(family.hf_class(hf_config), folder, family.optional)
+            hf_model = load_hf_model(found, folder)
         inputs, expected = example(hf_model, model.context_length)
         # the names of a model without head lack the prefix
         prefix = f"{hf_model.base_model_prefix}." if family.is_body else ""
@@ -89,21 +95,16 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         table = family.table(spec, hf_config)
         weights = from_hf(table, family.optional, tensors, model_tensors(model))
         assign_weights(model, weights)
-        if not agree(model, inputs, expected):
-            reason = "the logits differ from those of transformers"
+
+        # a text that is compared may be shorter than a window
+        has_windows = windows(hf_config) == windows(written)
+        if not (has_windows and agree(model, inputs, expected)):
+            reason = "the logits or windows differ from those of transformers"
             changed = changed_keys(hf_config, written)
             raise HubError(f"{reason}; keys that an export would change: {changed}")
     if family.note:
         warn(f"{family.model_type}: {family.note}")
     return model, tokenizer, config
-
-
-def check_windows(config: Any, written: Any) -> None:
-    """A text that is compared may be shorter than a window, so that its logits say nothing."""
-    if windows(config) != windows(written):
-        types = getattr(config, "layer_types", None)
-        reason = f"sliding_window is {config.sliding_window}, and layer_types is {types!r:.70}"
-        raise HubError(f"{reason}; a model of this class has other windows")
 
 
 def changed_keys(config: Any, written: Any) -> str:
@@ -116,19 +117,23 @@ def changed_keys(config: Any, written: Any) -> str:
     return ", ".join(changed) or "none"
 
 
-def load_hf_model(model_class: Any, folder: Path | None, optional: str, **options: Any) -> Any:
+def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = None) -> Any:
     """The model of transformers, in float32. What a file lacks would be random, both here and
     there."""
+    family, _, config = found
+    head = "" if family.is_body else HEADS[family.spec["kind"]]
+    model_class = getattr(load_transformers(), f"MODEL_{head}MAPPING")[type(config)]
     model, report = model_class.from_pretrained(
         folder,
+        config=config,
+        state_dict=state,
         dtype=torch.float32,
         output_loading_info=True,
         local_files_only=True,
         ignore_mismatched_sizes=True,  # they are reported
-        **options,
     )
 
-    optional += "|pooler"
+    optional = f"{family.optional}|pooler"
     missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
     if missing:
         raise HubError(f"{min(missing)} is missing, {len(missing)} tensors in all")
@@ -169,6 +174,7 @@ def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
         expected = model.head(expected)
     if not logits.isfinite().all():
         raise NonFiniteError("the logits are NaN or infinite, which no folder can be compared with")
+
     difference = (logits - expected).abs().max()
     largest = expected.abs().max()
     return bool(difference <= LOGIT_TOLERANCE * largest)
@@ -181,6 +187,7 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
     # its own class comes first, and the others stay as they are
     families.sort(key=lambda family: family.model_type != special.get("model_type"))
     is_headless = spec["kind"] == "encoder" and HEADLESS.items() <= spec.items()
+
     reasons = []
     for family in families if name is None else [FAMILIES[name]]:
         if is_headless:
@@ -230,6 +237,7 @@ def to_transformers(model: Any, found: Match) -> Any:
     with torch.device("meta"):
         upgraded = build_model(config_from_spec(spec), hf_config.vocab_size)
     has = model.state_dict()  # also of a tied head
+
     tensors: Tensors = {}
     for name, needed in model_tensors(upgraded).items():
         is_gain = needed.ndim == 1 and name.endswith("weight")
@@ -240,6 +248,4 @@ def to_transformers(model: Any, found: Match) -> Any:
         tensors[name] = has.get(name, new)
     with naming("transformers cannot load it"):
         state = to_hf(family.table(spec, hf_config), tensors)
-        hf_class = family.hf_class(hf_config)
-        options = {"config": hf_config, "state_dict": state}
-        return load_hf_model(hf_class, None, family.optional, **options)
+        return load_hf_model(found, None, state)

@@ -19,11 +19,6 @@ SIZES = {  # as all families but T5 and BART name them, or transformers lets the
     "max_position_embeddings": "context_length",
     "tie_word_embeddings": "head.tie_weights",
 }
-CLASSES = {
-    "decoder": "FOR_CAUSAL_LM_",
-    "encoder": "FOR_MASKED_LM_",
-    "encoder_decoder": "FOR_SEQ_TO_SEQ_CAUSAL_LM_",
-}
 # of an encoder without head: here its head is the embedding, with no weights of its own
 HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
 FREE = ("dropout", "position.base", "position.layout")  # a table of sines has them in its values
@@ -67,10 +62,6 @@ class Family(NamedTuple):
 
     def table(self, spec: Spec, config: Any) -> Table:
         return columns(self.names) | self.rules(spec, config)
-
-    def hf_class(self, config: Any) -> Any:
-        kind = "" if self.is_body else CLASSES[self.spec["kind"]]
-        return getattr(load_transformers(), f"MODEL_{kind}MAPPING")[type(config)]
 
     def derive(self, model_type: str, without: str = "", **changes: Any) -> "Family":
         """A class with these changes, and without these keys and options, whatever table has them."""
@@ -118,12 +109,14 @@ def read_config(family: Family, config: Any) -> Spec:
             if other != value:
                 both = f"{name} is {value!r}, and another key sets {option} to {other!r}"
                 raise HubError(f"{both}; only equal values are supported")
+
     spec = family.spec | found
     for option, value in spec.items():
         if value is None and option.endswith("head_dim"):
             spec[option] = spec["d_model"] // spec["n_heads"]
         if value is None and option == "ffn.d_ff":
             spec[option] = 4 * spec["d_model"]
+
     if found.get(GROUPS):
         spec[GROUPS] = divided_heads(spec)
     spec |= family.read_position(config, spec)
@@ -156,6 +149,7 @@ def write_config(
         values = [counted.get(option) for option in options.split()]
         if not values:
             continue
+
         # one flag there may be several here; refuse_changes() finds what that changes
         value = any(values) if isinstance(values[0], bool) else values[0]
         known = family.values.get(name, {value: value})
@@ -163,6 +157,7 @@ def write_config(
             if here == value:
                 keys[name] = there  # the first that means it
     keys |= family.write_position(spec) | family.write(spec | special)
+
     for name, value in keys.items():  # the classes take no integer for a float
         if type(value) is int and isinstance(defaults.get(name), float):
             keys[name] = float(value)
@@ -179,6 +174,7 @@ def refuse_changes(spec: Spec, other: Spec) -> None:
     for name in spec | other:
         before = spec.get(name)
         after = other.get(name)
+
         is_lossless = LOSSLESS_UPGRADES.get(name) == (before, after)
         if before != after and name not in FREE and not is_lossless:
             ours = json.dumps(before)

@@ -36,6 +36,7 @@ def columns(
     to_hf: Change = same,
 ) -> Table:
     """A table from two columns: names in transformers, and those of the tensors here."""
+
     words = text.split()
     table = {}
     for hf_name, name in zip(words[::2], words[1::2], strict=True):
@@ -105,6 +106,7 @@ def from_hf(
     # a tensor may have several names, as a tied head does
     taken = {theirs[name].data_ptr() for name in resolved if name in theirs}
     other = resolved.keys() - theirs.keys()
+
     for name, weight in theirs.items():
         if weight.data_ptr() not in taken and not re.search(optional, name):
             other.add(name)

@@ -50,11 +50,13 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
         path = folder / name
         if path.exists():
             files[name] = path.read_text(encoding="utf-8")
+
     kept = special_keys(hf_config)
     files[CONFIG] = json.dumps(kept, sort_keys=True)
     rules = read_rules(folder, files)
     if rules.keys() - kept.keys():
         files.setdefault(GENERATION, json.dumps(rules, indent=2))
+
     with naming(folder):
         with naming("AutoTokenizer"):
             theirs = auto_tokenizer(folder)
@@ -144,11 +146,13 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
     if GENERATION in tokenizer.files:
         content = read_file(tokenizer.files, GENERATION) | dict.fromkeys(FORCED)
         tokenizer.files[GENERATION] = json.dumps(content, indent=2)
+
     if not any(tokenizer.template):
         return tokenizer
 
     own = read_file(tokenizer.files, SETTINGS)
     text, settings = without_class(tokenizer, own)
+
     whole = json.loads(text)
     whole["post_processor"] = None
     tokenizer.text = json.dumps(whole)
@@ -171,6 +175,7 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
     is_plain = tokenizer.files.get(TEMPLATE) == PLAIN
     splits = tokenizer.text is None and not names_tokens and not is_plain
     settings = {"model_max_length": config.context_length, "split_special_tokens": splits}
+
     text, written = without_class(tokenizer, settings)
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
 
@@ -196,6 +201,7 @@ def check_written(folder: Path, tokenizer: Tokenizer) -> None:
     backend = auto_tokenizer(folder).backend_tokenizer
     theirs = load_hf_tokenizer(backend.to_str())
     text = tokenizer.decode(range(tokenizer.vocab_size))
+
     encoding = theirs.encode(text, add_special_tokens=False)
     if encoding.ids != tokenizer.encode(text).tolist():
         reason = "AutoTokenizer has another tokenizer for this class"

@@ -124,8 +124,6 @@ MODELS = {
     | {"classifier_activation": "relu"},
     "t5": T5,
     "t5, flan": T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-    "t5, gelu, few distances": T5
-    | {"feed_forward_proj": "gelu_new", "relative_attention_max_distance": 20},
     "mt5": T5 | {"relative_attention_num_buckets": 8},
     "bart": BART,
     "qwen2": GROUPED
@@ -134,7 +132,6 @@ MODELS = {
     "gemma": GROUPED | RMSNORM | {"head_dim": 12, "attention_bias": True, "hidden_act": "gelu"},
     "phi3": GROUPED | RMSNORM | {"sliding_window": 5, "partial_rotary_factor": 0.75},
     "stablelm": GROUPED | LAYERNORM | {"partial_rotary_factor": 0.75},
-    "stablelm, parallel": GROUPED | {"use_parallel_residual": True, "use_qkv_bias": True},
     "starcoder2": SIZES
     | OTHER
     | {"sliding_window": 5, "norm_epsilon": 1e-4, "residual_dropout": 0.1},

@@ -36,11 +36,6 @@ EXPERTS = "ffn=moe model.ffn.expert.kind=geglu"
 EXPORTS = [
     ("model=modern", "bpe", "NanoChat"),
     (
-        "model=modern model.head.tie_weights=true attention=gqa model.attention.qk_norm=head",
-        "char",
-        "Nano",
-    ),
-    (
         "model=modern position=rope_yarn model.position.scaling.attention_factor=1 "
         "model.head.logit_softcap=null",
         "byte",
@@ -64,11 +59,9 @@ EXPORTS = [
     (f"model=llama attention=mha_qknorm model.layers=[window,full] {NARROW}", "bpe", "Qwen3"),
     ("model=deepseek position=rope_yarn norm=rmsnorm_no_weight", "bpe", "DeepseekV3"),
     ("model=gpt2 position=rope block=parallel", "byte", "GPTNeoX"),
-    ("model=gpt2 position=rope block=parallel_shared attention=mqa", "byte", "Phi"),
     ("model=gpt2 position=alibi model.embedding_norm=true", "bpe", "Bloom"),
     ("model=bert model.embedding.type_vocab_size=0", "byte", "Roberta"),
     ("model=bert", "bpe", "Bert"),
-    ("model=roberta norm=layernorm_bert", "bpe", "Roberta"),
     ("model=smollm3 model.layers=[full,nope]", "bpe", "SmolLM3"),
     ("model=olmo2", "bpe", "Olmo2"),
     ("model=qwen2", "bpe", "Llama"),
@@ -81,11 +74,9 @@ EXPORTS = [
     ),
     (f"model=modernbert {NARROW}", "bpe", "ModernBert"),
     ("model=t5", "bpe", "T5"),
-    ("model=t5 model.head.scale_by_inv_sqrt_d=false", "char", "T5"),
     ("model=flan_t5 model.encoder.n_layers=3", "byte", "T5"),
     ("model=bart ffn=relu attention=mha_nobias model.head.tie_weights=false", "bpe", "Bart"),
     ("model=vaswani model.position.layout=halves", "char", "Marian"),
-    ("model=vaswani", "bpe", "Marian"),
     ("model=gpt2 position=sinusoidal", "byte", "GPT2"),
     (f"model=llama {EXPERTS}", "bpe", "Mixtral"),
     (f"model=llama attention=mha_qknorm {EXPERTS} model.ffn.balance_loss=1", "byte", "Qwen3Moe"),
@@ -196,7 +187,7 @@ def test_a_mistake_in_both_directions_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(convert.FAMILIES, "llama", LLAMA._replace(names=swapped))
     with pytest.raises(HubError, match="the logits of LlamaForCausalLM differ from those of the r"):
         export(*model, tmp_path / "out", "llama")
-    with pytest.raises(HubError, match="the logits differ from those of transformers; .*: none"):
+    with pytest.raises(HubError, match="the logits or windows differ from those .*: none"):
         load_hf(tmp_path / "right")
     assert {path.name for path in tmp_path.iterdir()} == {"right"}
 
@@ -206,7 +197,7 @@ def test_a_window_is_no_matter_of_logits(tmp_path, monkeypatch):
     monkeypatch.setattr(convert, "CHECKED", 4)
     export(*build("model=llama model.attention.sliding_window=50"), tmp_path / "out")
     edit_config(tmp_path / "out", layer_types=["full_attention"] * 2)
-    with pytest.raises(HubError, match="sliding_window is 50, and layer_types is"):
+    with pytest.raises(HubError, match="windows differ .*: layer_types is .*full"):
         load_hf(tmp_path / "out")
 
 
@@ -237,13 +228,12 @@ def test_other_users_can_read_what_is_written(tmp_path):
     assert len({path.stat().st_mode for path in files}) == 1
 
 
-@pytest.mark.parametrize(("group", "kind"), [("attention", "gqa"), ("ffn", "moe")])
-def test_a_part_of_your_own_is_refused(group, kind, tmp_path, monkeypatch):
+def test_a_part_of_your_own_is_refused(tmp_path, monkeypatch):
     """Even with the weights of another."""
-    monkeypatch.setitem(PARTS[group], "own", PARTS[group][kind])
+    monkeypatch.setitem(PARTS["attention"], "own", PARTS["attention"]["gqa"])
     _, tokenizer, config = build("model=llama attention=gqa")
-    config = replace(config, **{group: part(group, kind, kind="own")})
+    config = replace(config, attention=part("attention", "gqa", kind="own"))
     model = build_model(config, tokenizer.vocab_size)
-    with pytest.raises(HubError, match=f'kind is "own"; only "{kind}" is supported'):
+    with pytest.raises(HubError, match='kind is "own"; only "gqa" is supported'):
         export(model, tokenizer, config, tmp_path / "out")
     assert not list(tmp_path.iterdir())
