@@ -114,7 +114,6 @@ FINETUNED = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 OWN_ACTIVATION = dict(dense_act_fn=..., is_gated_act=...)
 PUBLISHED = [
     ("llama, yarn", dict(rope_scaling=FINETUNED | {"finetuned": True}, pruned_heads={})),
-    ("llama, linear", dict(max_position_embeddings=..., max_sequence_length=2048, pad_token_id=-1)),
     ("mistral", dict(attention_bias=False, head_dim=8, layer_types=["sliding_attention"] * 2)),
     ("mistral", dict(sliding_window=None, layer_types=["full_attention"] * 2, unsloth_fixed=True)),
     ("nanochat", YARN),  # whose norm cancels the factor
@@ -198,11 +197,6 @@ BAD_FOLDERS = [
     ),
     ("deepseek_v3", dict(first_k_dense_replace=1), "first_k_dense_replace: only models with dense"),
     ("phi3", dict(rope_scaling={"type": "su"}, rope_parameters=...), "longrope"),
-    (
-        "modernbert",
-        dict(local_rope_theta=None, rope_parameters=...),
-        "rope_theta is None; expected a number above 0",
-    ),
     ("olmo", dict(clip_qkv=99.0), "clip_qkv is 99.0; supported: null"),
     # what only the logits show, by the keys that differ
     (
@@ -243,9 +237,7 @@ def test_invalid_folders_are_refused(name, changes, sentence, copy, tmp_path, ca
 BAD_COMMANDS = [
     ("import --from owner/name --to run", 4, "owner/name is no folder, and cannot be downloaded"),
     ("import --from nowhere --to run", 4, "nowhere is no model in a Hugging Face format"),
-    ("import --from ~nosuchuser/x --to run", 2, "cannot expand ~ in ~nosuchuser/x"),
     ("import --from nowhere --to .", 2, "already exists; choose another folder"),
-    ("export --run nowhere --to out", 4, "nowhere"),
     ("export --run nowhere --to out --family gpt3", 2, "invalid choice: 'gpt3' .*gpt2.*llama"),
 ]
 
