@@ -71,5 +71,4 @@ def make_batch(
     targets = torch.as_tensor(targets)
     if weights is not None:
         weights = torch.as_tensor(weights, dtype=torch.float32)
-    n = targets.numel() if n_tokens is None else n_tokens
-    return Batch(tensors, targets, 0, weights, n).recount()
+    return Batch(tensors, targets, 0, weights, n_tokens or targets.numel()).recount()

@@ -160,18 +160,14 @@ class ChatTemplate:
             if messages[i]["role"] != "assistant":
                 continue
             prompt, _ = self.render(messages[:i], prompt=True)
-            if text.startswith(prompt):
-                # in generation, nothing follows a prompt: it must have the ids that are trained on
-                alone = self.encode_prompt(messages[:i])
-                trained = ids[places < len(prompt)].tolist()
-                if alone != trained:
-                    show = self.tokenizer.decode_with_specials
-                    found, seen = [[show([i]) for i in each[-3:]] for each in (alone, trained)]
-                    raise ValueError(
-                        f"the prompt of the chat template ends in the tokens {found}, but in {seen} "
-                        "where an answer follows, which generation never sees; change the white space "
-                        "between them"
-                    )
+            # in generation, nothing follows a prompt: it must have the ids that are trained on
+            alone, _ = self.tokenizer.encode_specials(prompt)
+            if text.startswith(prompt) and alone != ids[places < len(prompt)].tolist():
+                raise ValueError(
+                    f"the prompt of the chat template ends in {prompt[-9:]!r}, whose tokens are "
+                    "others where an answer follows, which generation never sees; change the white "
+                    "space between them"
+                )
         return ids, mask
 
     def encode_prompt(self, messages: Messages) -> list[int]:

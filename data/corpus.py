@@ -103,7 +103,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
         "seed": config.seed,
     }
     verify = bool(config.resume)  # then all tokens must be those that the run has seen
-    if source.members():
+    if source.members:
         from data.mix import load_mix
 
         return load_mix(source, trainer, verify, **shared)

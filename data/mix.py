@@ -12,16 +12,16 @@ import numpy as np
 from numpy import ndarray
 
 from configs.compose import with_defaults
-from configs.errors import DataError
-from configs.registry import Positive, build, check_value
+from configs.errors import DataError, errors_as
+from configs.registry import build, check_value
 from data.batch import Batch
 from data.disk import write_synced
 from data.loader import Loader, Loaders, draw_for
 from data.pairs import BatchSampler, PairLoader
-from data.prepare import build_once, load_source, make_recipe, train_tokenizer
+from data.prepare import build_once, cache_folder, load_source, train_tokenizer
 from data.sources import SOURCES, Source
 from data.splits import HeldOut, hold_out
-from data.store import damaged
+from data.store import REBUILD
 from data.tokenizers.train import Pretrained, Trainer
 
 
@@ -32,24 +32,19 @@ class Mix(Source):
     sources: dict[str, Any]
 
     def __post_init__(self) -> None:
-        usual = {"val_fraction": self.val_fraction, "weight": 1}
         kinds = {name: SOURCES[name] for name in SOURCES if name != "mix"}
-        self.weights: dict[str, float] = {}
-        self.parts: dict[str, Source] = {}
-
+        self.members = {}  # type: ignore[misc]
         for name, node in self.sources.items():
             path = f"data.sources.{name}"
-            options = usual | with_defaults(check_value(path, node, dict))
-            self.weights[name] = check_value(f"{path}.weight", options.pop("weight"), Positive)
-            self.parts[name] = build(path, kinds, options, {"cache": self.cache})
+            options = with_defaults(check_value(path, node, dict))
+            options.setdefault("val_fraction", self.val_fraction)
+            self.members[name] = build(path, kinds, options, {"cache": self.cache})
 
-        input_kinds = {part.input_kind for part in self.parts.values()}
+        self.weights = {name: source.weight for name, source in self.members.items()}
+        input_kinds = {source.input_kind for source in self.members.values()}
         if len(input_kinds) != 1:
             raise ValueError("sources are needed that are all text, all pairs or all conversations")
         [self.input_kind] = input_kinds
-
-    def members(self) -> dict[str, Source]:
-        return self.parts
 
     def drawn(self, positions: ndarray) -> Iterator[ndarray]:
         """How many of the examples before each position come from each source: its share, rounded
@@ -140,25 +135,23 @@ def load_mix(mix: Mix, trainer: Trainer, verify: bool, **shared: Any) -> Loaders
     """Each source is a corpus of its own. What they have in common is in a folder of the cache: a
     tokenizer that was trained on all of them, and what is held out. shared: as in load_source."""
     objective = shared["objective"]
-    sources = [*mix.members().values()]
-    folder = make_recipe(sources, trainer, objective.specials, prefix="mix").folder
+    sources = [*mix.members.values()]
+    folder, *_ = cache_folder("mix", sources, trainer, objective.specials)
 
     def build_folder(draft: Path) -> None:
         held_out = hold_out(sources)
         tokenizer = train_tokenizer(sources, held_out, trainer, objective.specials)
-        index = [tokenizer.state(), [*held_out.shares.items()], held_out.fraction]
-        write_synced(draft / "index.json", json.dumps(index))
+        write_synced(draft / "index.json", json.dumps([tokenizer.state(), held_out]))
 
     build_once(folder, build_folder)
-    with damaged(folder):
-        state, shares, fraction = json.loads((folder / "index.json").read_text())
-        held_out = HeldOut(dict(shares), fraction)
+    with errors_as(DataError, f"{folder} is damaged; {REBUILD}"):
+        state, held_out = json.loads((folder / "index.json").read_text())
 
     parts = []
-    for name, source in mix.members().items():
+    for name, source in mix.members.items():
         own = shared | {"seed": (shared["seed"], name)}
         try:
-            parts.append(load_source(source, Pretrained(state), verify, held_out, **own))
+            parts.append(load_source(source, Pretrained(state), verify, HeldOut(*held_out), **own))
         except DataError as error:
             raise DataError(f"data.sources.{name}: {error}") from None
 

@@ -5,9 +5,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import fields
-from itertools import chain, zip_longest
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from filelock import FileLock
 from numpy import ndarray
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import Progress
+from rich.progress import track
 
 from configs.cli import expand_user, print, warn
 from configs.errors import DataError, errors_as
@@ -48,40 +48,35 @@ class Chunk(NamedTuple):
         return sum(len(text.encode()) for text in self.texts)
 
 
-def split_chunks(
-    source: Source, skipped: list[str], held_out: HeldOut | None = None
-) -> Iterator[Chunk]:
+Job = list[
+    tuple[Chunk, list[ndarray]]
+]  # with the ids of each text; of a conversation its ids and mask
+
+
+def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation. `skipped` gets an item for each
     document that is left out."""
-    for split, document in split_documents(source, skipped, held_out or hold_out([source])):
+    for split, document in split_documents(source, skipped, held_out):
         if source.input_kind != "text":
             yield Chunk(split, list(document.chunks()), True, document.name)
             continue
 
-        last = ""  # one behind
-        for text in rechunk(document.chunks()):
-            if last:
-                yield Chunk(split, [last], is_last=False)
-            last = text
-        yield Chunk(split, [last], is_last=True)
+        for text, following in pairwise(chain(rechunk(document.chunks()), [None])):
+            yield Chunk(split, [str(text)], is_last=following is None)
 
 
 def settings_of(source: Source) -> dict[str, Any]:
     """What its documents depend on besides files: all settings but the default ones."""
-    values = [(field, getattr(source, field.name)) for field in fields(source)]
-    settings = {field.name: value for field, value in values if value != field.default}
+    defaults = {field.name: field.default for field in fields(source)} | {"weight": source.weight}
+    values = {name: getattr(source, name) for name in defaults}
+    settings = {name: value for name, value in values.items() if value != defaults[name]}
     return settings | {"cache": None}  # which may be moved
 
 
-class Recipe(NamedTuple):
-    """What follows from it is in a folder of the cache."""
-
-    folder: Path
-    options: str  # all settings
-    n_bytes: int  # of the files
-
-
-def make_recipe(sources: list[Source], trainer: Trainer, *extra: Any, prefix: str) -> Recipe:
+def cache_folder(
+    name: str, sources: list[Source], trainer: Trainer, *extra: Any
+) -> tuple[Path, str, int]:
+    """Where what follows from these is cached, all of their settings, and the bytes of the files."""
     root = expand_user(sources[0].cache)
     root.mkdir(parents=True, exist_ok=True)
     version = [file for source in sources for file in source.version()]
@@ -90,7 +85,7 @@ def make_recipe(sources: list[Source], trainer: Trainer, *extra: Any, prefix: st
     options = json.dumps([kinds, *map(settings_of, sources), vars(trainer), *extra])
     content = json.dumps([FORMAT, version, options + "".join(map(code_of, parts))])
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
-    return Recipe(root / f"{prefix}-{key}", options, sum(size for _, size, _ in version))
+    return root / f"{name}-{key}", options, sum(size for _, size, _ in version)
 
 
 def build_once(folder: Path, build: Callable[[Path], None]) -> None:
@@ -113,49 +108,45 @@ def prepare(
     """The corpus of a source, from the cache or built now. verify: all of its bytes are compared with
     those that were written, not only a sample."""
     extra = [specials, held_out] if held_out else [specials]
-    recipe = make_recipe([source], trainer, *extra, prefix=type(source).__name__.lower())
+    name = type(source).__name__.lower()
+    folder, options, n_bytes = cache_folder(name, [source], trainer, *extra)
 
     def build(draft: Path) -> None:
         decided = held_out or hold_out([source])
         tokenizer = train_tokenizer([source], decided, trainer, specials)
         skipped: list[str] = []
         jobs = batch_chunks(split_chunks(source, skipped, decided))
+        encoded = encode_all(jobs, tokenizer, source.input_kind == "chat")
+        limit = source.most_tokens()
         with (
-            progress_bar(recipe.n_bytes) as report,
             closing(TokenWriter(draft, TRAIN, tokenizer.vocab_size)) as train,
             closing(TokenWriter(draft, VALIDATION, tokenizer.vocab_size)) as validation,
         ):
-            limit = source.most_tokens()
-            for encoded in encode_all(jobs, tokenizer, source.input_kind == "chat"):
-                for chunk, ids in encoded:
+            for job in with_progress(encoded, n_bytes):
+                for chunk, ids in job:
                     if train.n_tokens < limit:
                         part = train if chunk.split == TRAIN else validation
                         part.write(ids, chunk.n_bytes(), chunk.is_last)
-                report(train.n_bytes + validation.n_bytes)
                 if train.n_tokens >= limit:
                     break
-        write_index(draft, recipe.options, tokenizer, [train, validation], skipped)
+        write_index(draft, options, tokenizer, [train, validation], skipped)
 
-    build_once(recipe.folder, build)
-    corpus = Corpus(recipe.folder, verify)
+    build_once(folder, build)
+    corpus = Corpus(folder, verify)
     if n := len(corpus.skipped):
         first = "\n  ".join(corpus.skipped[:MAX_NAMED])
         warn(f"{n:,} rows or files were skipped, the first of them:\n  {first}")
     return corpus
 
 
-@contextmanager
-def progress_bar(n_bytes: int) -> Iterator[Callable[[int], object]]:
-    """A function of the bytes done so far. It moves a bar on a terminal; a large text, or one of
-    unknown size, is announced by a line, too."""
+def with_progress(jobs: Iterable[Job], n_bytes: int) -> Iterable[Job]:
+    """The jobs, with a bar on a terminal. A large text, or one of unknown size, is announced by a
+    line, too."""
     if not n_bytes or n_bytes >= LARGE:
         text = decimal(n_bytes) if n_bytes else "a text"
         print(f"tokenizing {text} ...", file=sys.stderr)
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("tokenizing", total=n_bytes or None)
-        yield lambda done: progress.update(task, completed=done)
+    n = n_bytes / JOB_BYTES or None
+    return track(jobs, "tokenizing", n, console=Console(stderr=True), transient=True)
 
 
 def train_tokenizer(
@@ -190,10 +181,7 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
     yield job
 
 
-def encode_all(
-    jobs: Iterator[list[Chunk]], tokenizer: Tokenizer, is_chat: bool
-) -> Iterator[list[tuple[Chunk, list[ndarray]]]]:
-    """(chunk, the ids of each of its texts; of a conversation its ids and their mask)"""
+def encode_all(jobs: Iterator[list[Chunk]], tokenizer: Tokenizer, is_chat: bool) -> Iterator[Job]:
     template = ChatTemplate(tokenizer, tokenizer.date) if is_chat else None
 
     def encode(chunk: Chunk) -> list[ndarray]:

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from configs.errors import DataError
+from configs.errors import DataError, errors_as
 from data.disk import sync_file, write_synced
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 
 TRAIN = "train"
 VALIDATION = "validation"
+REBUILD = "remove it and run again to rebuild it"
 BLOCK = 1 << 18  # bytes that have a checksum
 SAMPLED = 64  # blocks of a file that are verified at each start
 
@@ -120,7 +119,7 @@ class Corpus:
         """verify: all blocks of its files, not only a sample."""
         self.folder = folder
 
-        with damaged(folder):
+        with errors_as(DataError, f"{folder} is damaged; {REBUILD}"):
             index = json.loads((folder / "index.json").read_text())
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
             self.content_hash = index["content"]
@@ -132,14 +131,3 @@ class Corpus:
             vocab_size = self.tokenizer.vocab_size
             self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
             self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])
-
-
-@contextmanager
-def damaged(folder: Path) -> Iterator[None]:
-    """What cannot be read is an error that names the folder."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(
-            f"{folder} is damaged ({error}); remove it and run again to rebuild it"
-        ) from None

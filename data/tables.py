@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from configs.errors import DataError, errors_as
 from data.chat import to_messages
@@ -108,17 +108,15 @@ def texts_of(place: str, row: Any, fields: list[str], hint: str = "") -> list[st
     if not isinstance(row, dict):
         raise DataError(f'{place}: expected an object such as {{"{fields[0]}": "..."}}')
 
-    values = [look_up(row, field) for field in fields]
-    missing = []
-    for field, value in zip(fields, values, strict=True):
-        if value is None and field not in row:
-            missing.append(repr(field))
-        elif not isinstance(value, str):
-            raise DataError(f"{place} has {value!r:.40} as {field!r}, not text")
+    values = {field: look_up(row, field) for field in fields}
+    missing = [repr(field) for field in fields if values[field] is None and field not in row]
     if missing:
         names = " and no ".join(missing)
         raise DataError(f"{place} has no {names}; its fields are: {', '.join(row)}{hint}")
-    return values
+    for field, value in values.items():
+        if not isinstance(value, str):
+            raise DataError(f"{place} has {value!r:.40} as {field!r}, not text")
+    return [values[field] for field in fields]
 
 
 def look_up(row: dict[str, Any], field: str) -> Any:
@@ -132,13 +130,14 @@ def look_up(row: dict[str, Any], field: str) -> Any:
 class Table(Files):
     """Each row is a document."""
 
-    hint = ""  # what to set if a row lacks a field
+    settings: ClassVar[tuple[str, ...]] = ()  # that name its fields
 
     def fields(self) -> list[str]:
-        raise NotImplementedError
+        return [getattr(self, setting) for setting in self.settings]
 
     def texts(self, place: str, row: Any) -> list[str]:
-        return texts_of(place, row, self.fields(), self.hint)
+        names = " and ".join(f"data.{setting}" for setting in self.settings)
+        return texts_of(place, row, self.fields(), f"; set {names}; {CHAT_HINT}")
 
     def documents(self) -> Iterator[Document]:
         for path in self.files():
@@ -157,22 +156,16 @@ def row_documents(rows: Rows, read: Callable[[str, Any], list[str]]) -> Iterator
 
 @dataclass
 class TextTable(Table):
-    hint = f"; set data.field; {CHAT_HINT}"
+    settings = ("field",)
     field: str
-
-    def fields(self) -> list[str]:
-        return [self.field]
 
 
 @dataclass
 class PairTable(Table):
     input_kind = "pairs"
-    hint = f"; set data.source and data.target; {CHAT_HINT}"
+    settings = ("source", "target")
     source: str
     target: str
-
-    def fields(self) -> list[str]:
-        return [self.source, self.target]
 
 
 class Chat(Table):

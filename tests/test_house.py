@@ -92,7 +92,7 @@ SHARED = {
     "norm": {"width"},
     "ffn": {"d_model", "layer", "n_layers"},
     "block": {"attention", "ffn", "cross", "norm", "dropout", "layer", "n_layers"},
-    "data": {"cache", "val_fraction"},  # settings of all, in train.yaml
+    "data": {"cache", "val_fraction", "weight"},  # settings of all, in train.yaml
     "objective": {"context_length", "architecture", "prefix_lm", "document_mask"},
     "optimizer": {"model"},
     "adapt": {"model", "seed"},

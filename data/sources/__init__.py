@@ -5,12 +5,13 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from configs.errors import DataError
-from configs.registry import Ratio, Registry
+from configs.registry import Positive, Ratio, Registry
 from data.readers import TABLES, find_files, read_chunks, read_lines, stdlib_files, suffix_of
 
 
@@ -39,8 +40,10 @@ class Source:
 
     input_kind = "text"
     on_error = "error"
+    members: ClassVar[dict[str, Any]] = {}  # the sources of a mix, by name
     cache: str
     val_fraction: Ratio
+    weight: Positive = field(default=1, kw_only=True)  # in a mix
 
     def files(self) -> list[Path]:
         return []
@@ -48,10 +51,6 @@ class Source:
     def held_out(self) -> "list[Source]":
         """The source of the validation documents, if they have files of their own."""
         return []
-
-    def members(self) -> "dict[str, Source]":
-        """The sources of a mix, by name."""
-        return {}
 
     def documents(self) -> Iterator[Document]:
         return map(Document, self.files())
@@ -62,12 +61,9 @@ class Source:
 
     def version(self) -> list[tuple[str, int, int]]:
         """(name, size, time) of each file."""
-        files = []
-        for part in (self, *self.held_out()):
-            for path in part.files():
-                stat = path.stat()
-                files.append((os.path.abspath(path), stat.st_size, stat.st_mtime_ns))
-        return files
+        paths = chain.from_iterable(part.files() for part in (self, *self.held_out()))
+        stats = [(os.path.abspath(path), path.stat()) for path in paths]
+        return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
 @dataclass

@@ -96,21 +96,20 @@ class Tokenizer:
         out."""
         special = {written: i for i, written in self.special_texts().items()}
         ids: list[int] = []
-        begins = [0]  # in bytes, of each id and of what follows them
+        tokens: list[bytes] = []
         for piece in re.split(r"(<\|\w+\|>)", text):
             if piece in special:
                 ids.append(special[piece])
-                begins.append(begins[-1] + len(piece))
+                tokens.append(piece.encode())
                 continue
-            for i in self.encode(piece).tolist():
-                ids.append(i)
-                token = self.decode_bytes([i])
-                begins.append(begins[-1] + len(token))
+            new = self.encode(piece).tolist()
+            ids += new
+            tokens += [self.decode_bytes([i]) for i in new]
 
-        utf8 = np.frombuffer(text.encode(), np.uint8)
-        is_continuation = (utf8 & 0b11000000) == 0b10000000
-        character_of_byte = np.cumsum(~is_continuation) - 1
-        return ids, character_of_byte[begins[:-1]].tolist()
+        utf8 = np.frombuffer(b"".join(tokens), np.uint8)
+        character_of_byte = np.cumsum((utf8 & 0b11000000) != 0b10000000) - 1
+        begins = np.cumsum([0, *map(len, tokens)])[:-1]
+        return ids, character_of_byte[begins].tolist()
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """A function from the next ids to the text that is certain by now, never half a

@@ -103,7 +103,10 @@ CONFIG += [
     (MIX + "{a:{kind:python,document_mask:true}}", r"setting data.sources.a \(python\): document_"),
     (MIX + "{a:{kind:text}}", r"data.sources.a \(text\): path is missing"),
     (MIX + "{a:{kind:pithon}}", "data.sources.a.kind is 'pithon'; choose one of: python"),
-    (MIX + "{a:{kind:python,weight:0}}", "data.sources.a.weight is 0; expected a number above"),
+    (
+        MIX + "{a:{kind:python,weight:0}}",
+        r"data.sources.a \(python\): weight is 0; expected a number",
+    ),
     (MIX + "{a:python}", "data.sources.a is 'python'; expected a group of settings"),
 ]
 TABLE = "data=table data.field=text data.path="

@@ -7,8 +7,9 @@ from configs.registry import build
 from data.loader import LOADERS
 from data.mix import load_mix
 from data.objectives import OBJECTIVES
-from data.prepare import prepare
+from data.prepare import prepare, split_chunks
 from data.sources import SOURCES
+from data.splits import hold_out
 from data.tokenizers.train import TOKENIZERS
 from tests.parts import part
 
@@ -31,6 +32,10 @@ def objective(name, context_length=16, architecture="decoder", **changes):
 
 def corpus(source, tokenizer="byte", specials=SPECIALS):
     return prepare(source, trainer(tokenizer), specials)
+
+
+def chunks(source):
+    return list(split_chunks(source, [], hold_out([source])))
 
 
 def text_corpus(text, tokenizer="byte", **changes):

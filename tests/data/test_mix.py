@@ -146,7 +146,7 @@ def test_weights_are_not_of_the_cache(mixed):
 
 
 def test_options_bring_their_settings_and_a_tokenizer_reads_all(mixed):
-    hub = mixed(d={"kind": "fineweb_edu", "max_tokens": 5}).members()["d"]
+    hub = mixed(d={"kind": "fineweb_edu", "max_tokens": 5}).members["d"]
     assert (hub.id, hub.streaming, hub.val_fraction) == ("HuggingFaceFW/fineweb-edu", True, 0.001)
     assert mix(mixed(), tokenizer="char").tokenizer.n_ordinary == 3
 

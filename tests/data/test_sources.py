@@ -14,10 +14,9 @@ import pytest
 import data.sources
 from configs.errors import DataError
 from data import readers
-from data.prepare import split_chunks
 from data.readers import read_lines, rechunk, stdlib_files
 from data.store import TRAIN, VALIDATION
-from tests.data.corpora import source, write_rows
+from tests.data.corpora import chunks, source, write_rows
 
 
 def read(found):
@@ -181,8 +180,8 @@ def test_a_list_of_files_and_files_for_validation(tmp_path):
     assert read(text(["c.txt", "[ab].txt", "a.txt"])) == ["c", "a", "b"]
 
     def splits(path, val_path):
-        chunks = split_chunks(text(path, val_path=val_path), [])
-        return [(chunk.split, *chunk.texts) for chunk in chunks]
+        found = chunks(text(path, val_path=val_path))
+        return [(chunk.split, *chunk.texts) for chunk in found]
 
     other = [f"../{tmp_path.name}/b.txt", "d.txt"]
     train = [(TRAIN, "a"), (TRAIN, "c")]

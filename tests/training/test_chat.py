@@ -20,7 +20,6 @@ from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
 from data.chat import ChatTemplate, fit_to_chat, to_messages
 from data.corpus import load_data
-from data.prepare import split_chunks
 from data.store import VALIDATION
 from data.tables import read_turns
 from data.tokenizers.imported import HubTokenizer
@@ -35,7 +34,7 @@ from data.tokenizers.train import bytes_to_unicode
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run
-from tests.data.corpora import source
+from tests.data.corpora import chunks, source
 from tests.model.hub.hub_models import edit_config
 from tests.model.hub.test_hub_tokenizer import hf_folder
 from tests.training.runs import read_lines
@@ -160,7 +159,8 @@ def test_the_plain_template_by_hand():
         [10],
     ]
     with pytest.raises(
-        ValueError, match=re.escape("'\\n'], but in ['t', ':', '\\n\\n'] where an answer")
+        ValueError,
+        match=re.escape("ends in 'sistant:\\n', whose tokens are others where an answer"),
     ):
         parts(tokenizer, "user", "a", "assistant", "\nb")
 
@@ -173,7 +173,7 @@ def test_a_prompt_has_the_ids_that_are_trained_on():
     texts = ["user", "a", "assistant", "b"]
     assert len(parts(letters(template), *texts)) == 2
     tokenizer = letters(template, [("\u010a", "\u010a")])
-    sentence = r"'t', '\n\n'], but in ['t', '\n', '\n'] where an answer follows"
+    sentence = r"ends in 'sistant\n\n', whose tokens are others where an answer follows"
     with pytest.raises(ValueError, match=re.escape(sentence)):
         parts(tokenizer, *texts)
     marked = template.replace(
@@ -304,7 +304,7 @@ def test_the_date_of_a_run_is_that_of_its_start(folder, room, monkeypatch):
 def test_conversations_that_begin_alike_are_in_both_splits(room):
     write([row_of("system", "s", "user", f"{i}", "assistant", f"{i}") for i in range(40)])
     found = source("chat", path="c.jsonl", val_fraction=0.5)
-    splits = [chunk.split for chunk in split_chunks(found, [])]
+    splits = [chunk.split for chunk in chunks(found)]
     assert 9 < splits.count(VALIDATION) < 31
 
 
