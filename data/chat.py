@@ -87,8 +87,6 @@ class ChatTemplate:
                     self.names[name] = value
 
         own = tokenizer.files.get(TEMPLATE, self.names.get("chat_template"))
-        if isinstance(own, list):
-            own = {each["name"]: each["template"] for each in own}.get("default")
         self.is_own = own is not None
         if self.is_own and tokenizer.splits_specials:
             raise TokenizerError(f"the chat template needs special tokens, and {SPLIT}")

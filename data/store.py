@@ -28,14 +28,15 @@ def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
 class TokenWriter:
     """Writes one split of a corpus: its tokens, and where each text ends."""
 
+    n_tokens = 0
+    n_bytes = 0
+    n_items = 0
+
     def __init__(self, folder: Path, split: str, vocab_size: int) -> None:
         self.split = split
         self.dtype = token_dtype(vocab_size)
         self.tokens = (folder / f"{split}.tokens").open("xb")
         self.ends = (folder / f"{split}.ends").open("xb")
-        self.n_tokens = 0
-        self.n_bytes = 0
-        self.n_items = 0
 
     def write(self, texts: list[ndarray], n_bytes: int, is_last: bool) -> None:
         """The ids of each text, of so many bytes; is_last: a document, pair or conversation ends."""

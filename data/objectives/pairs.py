@@ -57,8 +57,7 @@ class Seq2Seq(Objective):
         inputs = {}
 
         if self.prefix_lm:  # up to the start token, which predicts the first target
-            lengths = [len(source) + 1 for source in sources]
-            inputs["prefix"] = torch.tensor(lengths)
+            inputs["prefix"] = torch.tensor([len(source) + 1 for source in sources])
 
         if self.is_joined:
             tokens = list(map(np.append, sources, tokens))

@@ -3,7 +3,6 @@ pairs and conversations have files of their own."""
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -112,12 +111,9 @@ class Text(Files):
 
     def files(self) -> list[Path]:
         found = super().files()
-        tables = [path for path in found if suffix_of(path) in TABLES]
-        if tables:
-            kinds = Counter("".join(path.suffixes[-2:]) for path in tables)
-            counts = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
+        if tables := [path for path in found if suffix_of(path) in TABLES]:
             raise DataError(
-                f"data.path={self.path} has tables ({counts}), such as {tables[0]}; data=table reads "
+                f"data.path={self.path} has {len(tables)} tables, such as {tables[0]}; data=table reads "
                 "one of their fields, data=chat conversations, and a glob such as "
                 "'folder/**/*.txt' selects other files"
             )

@@ -118,7 +118,7 @@ DATA = [
     ("data.path=latin.txt", "is not UTF-8 .invalid continuation byte"),
     ("data.path=tiny.txt", "too few for an example; give more text"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
-    ("data.path=bad.jsonl", r"has tables \(1 .jsonl\), such as bad.jsonl; data=table reads one of"),
+    ("data.path=bad.jsonl", "has 1 tables, such as bad.jsonl; data=table reads one of"),
     ("data.path=zero.txt data.on_error=skip", "there is no text: zero.txt: the text is empty"),
     ("data.path=[tiny.txt,none.txt]", "there is no file at none.txt"),
     ("data.path=tiny.txt data.val_path=zero.txt", "validation split is empty; change data.val_"),
