@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
 from data.chat import ChatTemplate, fit_to_chat, to_messages
 from data.corpus import load_data
+from data.objectives import OBJECTIVES
 from data.store import VALIDATION
 from data.tables import read_turns
 from data.tokenizers.imported import HubTokenizer
@@ -32,6 +34,7 @@ from data.tokenizers.tokenizer import (
 )
 from data.tokenizers.train import bytes_to_unicode
 from model.checkpoint import load_run
+from model.generate.chat import Chat
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run
 from tests.data.corpora import chunks, source
@@ -214,23 +217,25 @@ def row_of(*texts):
 
 
 BAD = [
-    ({"text": "a"}, "c.jsonl:3 has {'text': 'a'}; expected a list of messages, prompt and comple"),
+    ({"text": "a"}, "has {'text': 'a'}; expected a list of messages, prompt and completion"),
     ({"messages": []}, "expected a list of messages"),
-    (row_of("tool", "a"), "c.jsonl:3 has the message {'role': 'tool', 'content': 'a'}; expected a"),
+    (row_of("tool", "a"), "has the message {'role': 'tool', 'content': 'a'}; expected a role"),
     (row_of("user", " "), "a content that is not empty"),
     ({"messages": [{"role": "user", "content": "a", "weight": 0}]}, "and no more"),
-    (row_of("user", ["a"]), "c.jsonl:3 has ['a'] as 'content', not text"),
-    ({"prompt": "a"}, "c.jsonl:3 has None as 'content', not text"),
-    (row_of("user", "a"), "c.jsonl:3: the assistant has no message to learn from"),
-    ({"messages": ["a"]}, 'c.jsonl:3: expected an object such as {"role"'),
+    (row_of("user", ["a"]), "has ['a'] as 'content', not text"),
+    ({"prompt": "a"}, "has None as 'content', not text"),
+    (row_of("user", "a"), ": the assistant has no message to learn from"),
+    ({"messages": ["a"]}, ': expected an object such as {"role"'),
 ]
 
 
-@pytest.mark.parametrize(("row", "reason"), BAD)
-def test_bad_rows(room, capsys, row, reason):
-    write([*ROWS[:2], row, *ROWS[2:]])
-    assert run_command(lambda: preview([*CHAT, "tokenizer=byte"])) == 3
-    assert reason in capsys.readouterr().err
+def test_bad_rows(room):
+    write([row for row, _ in BAD])
+    documents = source("chat", path="c.jsonl").documents()
+    for number, (document, (_, reason)) in enumerate(zip(documents, BAD, strict=True), 1):
+        with pytest.raises(DataError, match=re.escape(reason)) as raised:
+            document.chunks()
+        assert str(raised.value).startswith(f"c.jsonl:{number}")
 
 
 def test_the_preview_marks_what_is_trained_on(room, capsys):
@@ -273,30 +278,30 @@ FAILS = [
 
 
 @pytest.mark.parametrize(("template", "reason"), FAILS)
-def test_a_template_that_fails(folder, room, template, reason):
+def test_a_template_that_fails(room, template, reason):
     write([*ROWS, row_of("user", "a", "assistant", "b", "user", "c", "assistant", "d")])
-    _, tokenizer = folder(template)
     with pytest.raises(ValueError, match=re.escape(reason)):
-        load_data(compose([*CHAT, "objective=chat"]), tokenizer)
+        load_data(compose([*CHAT, "objective=chat"]), letters(template))
 
 
-def test_the_date_of_a_run_is_that_of_its_start(folder, room, monkeypatch):
+def test_the_date_of_a_run_is_that_of_its_start(room, monkeypatch):
     """Another day, with a touched text and the tokenizer of the run; sampling has the new date."""
     strftime = time.strftime
     day = time.strptime("2026-11-24", "%Y-%m-%d")
     monkeypatch.setattr(time, "localtime", lambda: day)
     monkeypatch.setattr(time, "strftime", lambda form, t=None: strftime(form, t or day))
     write(ROWS)
-    _, tokenizer = folder("{{ strftime_now('%d %b') }}" + CHATML)
+    tokenizer = letters("{{ strftime_now('%d %b') }}" + CHATML)
     other = tokenizer_from_state(tokenizer.state())
-    started = load_data(compose([*CHAT, "objective=chat"]), tokenizer)
+    config = compose([*CHAT, "objective=chat", "size=tiny"])
+    started = load_data(config, tokenizer)
     assert started.tokenizer.decode(started.train.part.tokens[:6]).startswith("24 Nov")
 
     day = time.strptime("2026-11-25", "%Y-%m-%d")
     os.utime("c.jsonl", (1, 1))
-    resumed = load_data(compose([*CHAT, "objective=chat"]), started.tokenizer)
+    resumed = load_data(config, started.tokenizer)
     assert resumed.content_hash == started.content_hash
-    new = load_data(compose([*CHAT, "objective=chat"]), other)
+    new = load_data(config, other)
     assert new.tokenizer.decode(new.train.part.tokens[:6]).startswith("25 Nov")
     assert ChatTemplate(resumed.tokenizer).render(QUESTION)[0].startswith("25 Nov")
 
@@ -402,7 +407,7 @@ def test_from_a_folder_and_back(folder, start, say, capsys):
     assert load_run("again").tokenizer.end_ids == ends
 
 
-def test_of_our_own(run, say):
+def test_of_our_own(run, say, monkeypatch):
     """The plain template goes out with it. Samples show no marks of what is trained on."""
     write(ROWS)
     options = """
@@ -423,11 +428,7 @@ def test_of_our_own(run, say):
         assert "has no effect: --chat has a template" in say("again", *option.split(), stdin="a")
     assert "line 1: not JSON" in say("again", "--json", stdin="the cat")
 
-
-def test_a_conversation_goes_on(run, say, monkeypatch):
-    """After an interrupt, with what was said; and when the context is full, with what fits."""
-    write(ROWS)
-    run(*CHAT, "model=llama", "model.context_length=64", "train.steps=1", "name=own")
+    # a conversation goes on after an interrupt, and when the context is full, with what fits
     seen = []
     encode = ChatTemplate.encode_prompt
 
@@ -445,13 +446,16 @@ def test_a_conversation_goes_on(run, say, monkeypatch):
     [first, second] = seen
     assert first == ["s", "a"] and second[::3] == ["s", "b"]
     seen.clear()
-    say("runs/own", "--system", "s", stdin="a\n" + "b" * 15 + "\n")
-    assert seen == [["s", "a"], ["s", "a", seen[1][2], "b" * 15], ["s", "b" * 15]]
+    long = "b" * 60
+    say("runs/own", "--system", "s", stdin=f"a\n{long}\n")
+    assert seen == [["s", "a"], ["s", "a", seen[1][2], long], ["s", long]]
     seen.clear()
-    say("runs/own", "--system", "s", stdin="a\n" + "b" * 99 + "\n" + "c" * 15)
+    say("runs/own", "--system", "s", stdin=f"a\n{long * 2}\n{'c' * 60}")
     assert [contents[:3] for contents in seen[1::2]] == [["s", "a", seen[1][2]]] * 2, "b is refused"
 
 
-def test_a_run_without_a_template(run, say):
-    run("model=llama", "name=text")
-    assert "--chat needs a run of data=chat, or an import with" in say("runs/text", stdin="a")
+def test_a_run_without_a_template():
+    tokenizer = ByteTokenizer({"end": 256})
+    sampler = SimpleNamespace(tokenizer=tokenizer, objective=OBJECTIVES["next_token"])
+    with pytest.raises(ValueError, match="--chat needs a run of data=chat, or an import with"):
+        Chat(sampler, [], [])
