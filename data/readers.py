@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from configs.cli import expand_user
-from configs.errors import DataError
+from configs.errors import DataError, errors_as
 
 CHUNK_CHARS = 1 << 18  # tiktoken's regex fails on 900,000 spaces in a row
 # every pre-tokenizer splits between a letter or digit and white space: a cut there changes no token
@@ -86,14 +86,13 @@ def open_text(path: Path, encoding: str, errors: str, newline: str = "\n") -> It
     else:
         stream = path.open("rb")
 
-    with stream, TextIOWrapper(stream, codec, errors, newline) as file:
-        try:
-            yield file
-        except UnicodeError as error:
-            reason = getattr(error, "reason", error)
-            raise DataError(f"{path} is not {encoding.upper()} ({reason}); {HINT}") from None
-        except OSError as error:  # of a compressed file that is damaged
-            raise DataError(f"cannot read {path}: {error}") from None
+    reason = f"cannot read {path} as {encoding} ({HINT})"  # it may be compressed, and damaged
+    with (
+        stream,
+        TextIOWrapper(stream, codec, errors, newline) as file,
+        errors_as(DataError, reason),
+    ):
+        yield file
 
 
 def read_chunks(path: Path, encoding: str = "utf-8") -> Iterator[str]:

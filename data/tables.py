@@ -49,10 +49,8 @@ def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
 
 
 def parse_json(place: object, text: str) -> Any:
-    try:
+    with errors_as(DataError, f"{place}: not JSON"):
         return json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{place}: not JSON: {error}") from None
 
 
 def csv_rows(path: Path, fields: list[str], encoding: str, **style: Any) -> Rows:

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from configs.errors import DataError
+from configs.errors import DataError, errors_as
 from configs.registry import Positive, Ratio, Registry
 from data.readers import TABLES, find_files, read_chunks, read_lines, stdlib_files, suffix_of
 
@@ -83,13 +83,9 @@ class Files(Source):
     on_error: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
-        try:
+        hint = "no text encoding of Python; try utf-8, latin-1, cp1252 or utf-16"
+        with errors_as(ValueError, f"encoding is {self.encoding!r:.60}, {hint}"):
             "".encode(self.encoding)
-        except LookupError:
-            raise ValueError(
-                f"encoding is {self.encoding!r:.60}, no text encoding of Python; try utf-8, latin-1, "
-                "cp1252 or utf-16"
-            ) from None
 
     def files(self) -> list[Path]:
         found = find_files(self.path, self.cache)

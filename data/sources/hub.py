@@ -104,12 +104,8 @@ class Shakespeare(Source):
             return [path]
 
         draft = path.with_suffix(f".{os.getpid()}")  # other processes may download it, too
-        try:
+        reason = f"cannot download {SHAKESPEARE}; put a copy of that file at {path}"
+        with errors_as(DataError, reason):
             urllib.request.urlretrieve(SHAKESPEARE, draft)
-        except OSError as error:
-            raise DataError(
-                f"cannot download {SHAKESPEARE} ({getattr(error, 'reason', error)}); "
-                f"put a copy of that file at {path}"
-            ) from None
         draft.replace(path)
         return [path]

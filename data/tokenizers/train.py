@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-from configs.errors import DataError
+from configs.errors import DataError, errors_as
 from configs.registry import Bounds, Count, Registry
 from data.tokenizers.tokenizer import (
     BytePairTokenizer,
@@ -122,12 +122,9 @@ class Tiktoken:
     def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
         import tiktoken_ext.openai_public as openai
 
-        try:
+        hint = "connect once, set TIKTOKEN_CACHE_DIR to its folder or use tokenizer=bpe"
+        with errors_as(DataError, f"cannot download the encoding {self.encoding}; {hint}"):
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
-        except OSError as error:  # requests' own are such, too
-            reason = f"cannot download the encoding {self.encoding} ({type(error).__name__})"
-            hint = "connect once, set TIKTOKEN_CACHE_DIR to its folder or use tokenizer=bpe"
-            raise DataError(f"{reason}; {hint}") from None
 
         id_of = published["mergeable_ranks"]
         ranks = to_base64(sorted(id_of, key=id_of.get))

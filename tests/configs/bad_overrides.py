@@ -115,7 +115,7 @@ DATA = [
     ("data.path=none.txt", "there is no file at none.txt"),
     ("data.path=empty", "there is no file at empty"),
     ("data.path=zero.txt", "what was found is empty"),
-    ("data.path=latin.txt", "is not UTF-8 .invalid continuation byte"),
+    ("data.path=latin.txt", "cannot read latin.txt as utf-8 .*: invalid continuation byte"),
     ("data.path=tiny.txt", "too few for an example; give more text"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
     ("data.path=bad.jsonl", "has 1 tables, such as bad.jsonl; data=table reads one of"),
@@ -126,7 +126,7 @@ DATA = [
         "data.path=latin.txt data.split_on=line",
         "latin.txt:1 has bytes that are no text; set data.en",
     ),
-    ("data.path=no.txt.gz", "cannot read no.txt.gz: "),
+    ("data.path=no.txt.gz", "cannot read no.txt.gz as utf-8 "),
     (
         PARALLEL + "data.source=gap.txt data.target=three.txt",
         "gap.txt:2: the source or the target is empty",

@@ -57,14 +57,14 @@ def test_a_file_a_folder_a_glob():
 
 
 @pytest.mark.parametrize("name", ["b.jsonl", "b.jsonl.gz", "a/b.CSV", "b.tsv.zst", "b.parquet"])
-@pytest.mark.parametrize("path", [".", "**/*", None])
-def test_tables_are_no_text(name, path):
+def test_tables_are_no_text(name):
     """A folder may hold some; they would be trained on with all their braces and commas."""
     Path("a").mkdir()
     Path("a/c.json").write_text("{}")
     Path(name).write_bytes(b"")
-    with pytest.raises(DataError, match=rf"has 1 tables, such as {name}; data=table re"):
-        read(text(path or name))
+    for path in (".", "**/*", name):
+        with pytest.raises(DataError, match=f"has 1 tables, such as {name}; data=table reads one"):
+            read(text(path))
     Path(name).unlink()
     assert read(text(".")) == ["{}"], "settings of programs are text"
 
@@ -105,7 +105,7 @@ def test_rechunk_keeps_the_text_and_cuts_at_token_boundaries(monkeypatch):
 
 def test_half_a_character_at_the_end_is_not_text():
     Path("t.txt").write_bytes("é".encode() * 600_000 + b"\xe6\x9d")
-    sentence = r"t.txt is not UTF-8 \(unexpected end of data\); set data.encoding"
+    sentence = r"cannot read t.txt as utf-8 \(set data.encoding.*: unexpected end of data"
     with pytest.raises(DataError, match=sentence):
         read(text("t.txt"))
 
@@ -167,7 +167,7 @@ def test_compressed_files_read_as_plain_ones(ending, codec):
     assert len(read(text(place, split_on="line"))) == 99_999
     whole = Path(place).read_bytes()
     Path(place).write_bytes(whole[:-9])
-    with pytest.raises(DataError, match=f"cannot read {place}: Truncated"):
+    with pytest.raises(DataError, match=f"cannot read {place} as .*: Truncated"):
         read(text(place))
 
 
@@ -190,7 +190,7 @@ def test_a_list_of_files_and_files_for_validation(tmp_path):
     assert found.version() != before
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
 def test_other_encodings(encoding):
     Path("t.txt").write_text("café\nÿ", encoding)
     assert read(text("t.txt", encoding=encoding)) == ["café\nÿ"]
@@ -218,15 +218,11 @@ def test_nested_fields(name):
         ("a.jsonl", '{"text": "a"}\n\n["b"]\n', "a.jsonl:3: expected an object"),
         (
             "a.jsonl",
-            '{"text": "a"}\n{"body": 5}\n',
-            "2 has no 'text'; its fields are: body; set data.fie",
+            '{"text": "a"}\n{"b": 5}\n',
+            "2 has no 'text'; its fields are: b; set data.fie",
         ),
         ("a.jsonl", '{"text": 5}\n', "a.jsonl:1 has 5 as 'text', not text"),
-        (
-            "a.jsonl",
-            '{"messages": []}\n',
-            "1 has no 'text'; its fields are: messages; .* data=chat",
-        ),
+        ("a.jsonl", '{"messages": []}\n', "no 'text'; its fields are: messages; .* data=chat"),
         ("a.json", '[{"text": "a"}, {}]', "a.json, row 2 has no 'text'"),
         ("a.csv", "text,b\nright,wrong,x\n", "a.csv:2: there are more values than the header"),
         ("a.tsv", "text\tb\nright\twrong\tx\n", "a.tsv:2: there are more values than the"),
@@ -244,18 +240,12 @@ def test_what_cannot_be_read_is_located(name, content, sentence):
 
 def test_missing_fields_are_named_together():
     write_rows("p.jsonl", [{"en": "one", "de": "eins"}])
-    sentence = (
-        "p.jsonl:1 has no 'source' and no 'target'; its fields are: en, de; "
-        "set data.source and data.target"
-    )
-    with pytest.raises(DataError, match=sentence):
+    ends = "its fields are: en, de; set data.source and data.target"
+    with pytest.raises(DataError, match=f"p.jsonl:1 has no 'source' and no 'target'; {ends}"):
         read(source("pairs", path="p.jsonl"))
-    with pytest.raises(
-        DataError, match="p.jsonl:1 has no 'fr'; its fields are: en, de; set data.s"
-    ):
+    with pytest.raises(DataError, match=f"p.jsonl:1 has no 'fr'; {ends}"):
         read(source("pairs", path="p.jsonl", source="en", target="fr"))
-    with pytest.raises(DataError, match="p.jsonl:1 has no 'text'; .*: en, de; set data.field"):
-        read(table("p.jsonl"))
+    assert pairs(source("pairs", path="p.jsonl", source="en", target="en")) == [("one", "one")]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -327,10 +317,10 @@ def test_parallel_files():
 
 
 def test_docstrings_of_the_standard_library(monkeypatch):
-    """Of a tenth of its files."""
-    monkeypatch.setattr(data.sources, "stdlib_files", lambda: stdlib_files()[::10])
+    """Of a twentieth of its files."""
+    monkeypatch.setattr(data.sources, "stdlib_files", lambda: stdlib_files()[::20])
     found = pairs(source("docstrings"))
-    assert 300 < len(found) < 1500 and pairs(source("docstrings")) == found
+    assert 150 < len(found) < 750 and pairs(source("docstrings")) == found
     for body, line in found[::5]:
         if body.startswith("def "):  # a text in another one is less indented
             [function] = ast.parse(body).body
