@@ -145,8 +145,9 @@ def with_progress(jobs: Iterable[Job], n_bytes: int) -> Iterable[Job]:
     if not n_bytes or n_bytes >= LARGE:
         text = decimal(n_bytes) if n_bytes else "a text"
         print(f"tokenizing {text} ...", file=sys.stderr)
-    n = n_bytes / JOB_BYTES or None
-    return track(jobs, "tokenizing", n, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    options: Any = {"console": console, "transient": True, "disable": not console.is_terminal}
+    return track(jobs, "tokenizing", n_bytes / JOB_BYTES or None, **options)
 
 
 def train_tokenizer(

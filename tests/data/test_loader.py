@@ -1,7 +1,6 @@
 """Batches follow from (seed, step) alone, with every sequence or pair once per epoch."""
 
 import math
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -72,9 +71,10 @@ def test_a_batch_follows_from_seed_and_step(batched):
 
 
 def test_evaluation_is_always_the_same(batched):
-    first = batched(split="validation").evaluation()
-    other = batched(split="validation", seed=1).evaluation()
-    assert all(same(*pair) for pair in zip(first, other, strict=True))
+    loaders = batched(split="validation"), batched(split="validation", seed=1)
+    for limit in (None, 6):
+        batches = [each.evaluation(limit) for each in loaders]
+        assert all(same(*pair) for pair in zip(*batches, strict=True))
 
 
 def test_shares_of_a_batch_have_equally_many_rows(batched):
@@ -100,15 +100,10 @@ def test_every_sequence_once_per_epoch(text):
         assert sorted(epoch.tolist()) == sorted(every)
 
 
-def test_a_limited_evaluation_repeats_its_sequences(text):
-    validation = loader(text, split="validation")
-
-    def rows(limit=None):
-        batches = validation.evaluation(limit)
-        return [row for batch in batches for row in batch.inputs["tokens"].tolist()]
-
-    assert rows(6) == rows(6) != rows()[:6], "anywhere in the text"
-    assert len(rows(6)) == 6
+def test_a_limited_evaluation_is_anywhere_in_the_text(text):
+    validation = loader(text, split="validation", batch_size=6)
+    [some] = validation.evaluation(6)
+    assert len(some.targets) == 6 and not same(some, next(validation.evaluation()))
 
 
 def test_evaluation_ends_with_the_last_token(text):
@@ -127,7 +122,7 @@ def sampler(n, batch_size, seed=0):
     return BatchSampler(ids, lengths[:, None], batch_size, seed)
 
 
-SIZES = [(300, 16), (282, 7), (300, 300), (301, 300), (5, 8), (1, 3), (4097, 32), (19_011, 64)]
+SIZES = [(300, 16), (282, 7), (301, 300), (5, 8), (1, 3), (4097, 32)]
 
 
 @pytest.mark.parametrize(("n", "batch_size"), SIZES)
@@ -152,15 +147,6 @@ def test_batches_of_pairs_have_little_padding_and_a_random_order():
     assert abs(np.corrcoef(longest, np.arange(128))[0, 1]) < 0.3
     other = sampler(19_011, 16, seed=1).batch(0)
     assert not np.array_equal(epoch[0], other)
-
-
-def test_every_pair_once_per_epoch(pair_loader):
-    train = pair_loader()
-    decode = train.tokenizer.decode
-    seen = Counter()
-    for step in range(math.ceil(train.n / 8)):
-        seen.update(map(decode, train.batch(step).inputs["source"].tolist()))
-    assert len(seen) == train.n
 
 
 class Shorter(NextToken):

@@ -53,27 +53,27 @@ def alone():
             yield {"tokens": row[None, start:stop]}, row[None, start + 1 : stop + 1]
 
 
-def check(**changes):
+def check(monkeypatch, **changes):
+    """With the plain formula and with fused kernels."""
     net = alive(tiny(**changes))
     made = batch()
     expected = loss_and_gradients(net, alone())
-    found = loss_and_gradients(net, [(made.inputs, made.targets)])
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    for plain in (True, False):
+        monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_, plain=plain: plain)
+        found = loss_and_gradients(net, [(made.inputs, made.targets)])
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("position", kinds("position"))
 @pytest.mark.parametrize("attention", kinds("attention"))
-@pytest.mark.parametrize("fused", [False, True])
-def test_every_attention_and_position(attention, position, fused, monkeypatch):
-    if fused:
-        monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
+def test_every_attention_and_position(attention, position, monkeypatch):
     options = kind_options("attention", attention)
-    check(attention=options, position=kind_options("position", position))
+    check(monkeypatch, attention=options, position=kind_options("position", position))
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_windows_and_layers(changes):
-    check(**{"position": part("position", "rope")} | changes)
+def test_windows_and_layers(changes, monkeypatch):
+    check(monkeypatch, **{"position": part("position", "rope")} | changes)
 
 
 def test_an_end_token_begins_the_next_document():

@@ -11,14 +11,14 @@ from tests.data.corpora import write_rows
 from training.preview import main
 
 TEXT = "".join(f"line {i} of a text, don't {i * i} <|endoftext|>\n" for i in range(400))
-PAIRS = [{"source": f"what is {i}", "target": f"{i} is a number"} for i in range(90)]
 
 
 @pytest.fixture
 def run(capsys):
     """run(*overrides, code=0): what the command prints where these files are: .out and .err"""
     Path("book.txt").write_text(TEXT)
-    write_rows("pairs.jsonl", PAIRS)
+    rows = [{"source": f"what is {i}", "target": f"{i} is a number"} for i in range(90)]
+    write_rows("pairs.jsonl", rows)
 
     def run(*overrides, code=0):
         assert run_command(lambda: main(["size=tiny", "tokenizer=byte", *overrides])) == code
@@ -28,7 +28,7 @@ def run(capsys):
 
 
 TEXTS = ["data=text", "data.path=book.txt"]
-PAIR_TABLE = ["data=pairs", "data.path=pairs.jsonl"]
+PAIRS = ["data=pairs", "data.path=pairs.jsonl"]
 
 
 def test_counts(run):
@@ -48,11 +48,8 @@ def test_counts(run):
         (["data=synthetic", "data.size=300", "model.prefix_lm=true"], ["prefix (16,)", "<start>"]),
         ([*TEXTS, "model=bert"], ["<mask>"]),
         ([*TEXTS, "model=t5"], ["source      ", "<sentinel_0>", "<start>", "<end>"]),
-        ([*PAIR_TABLE, "model=gpt2"], ["<start>", "targets     '", "is a number<end>'"]),
-        (
-            [*PAIR_TABLE, "model=bart"],
-            ["source      'what is", "tokens      '<start>", "is a number<end>'"],
-        ),
+        ([*PAIRS, "model=gpt2"], ["<start>", "targets     '", "is a number<end>'"]),
+        ([*PAIRS, "model=bart"], ["source      'what is", "tokens      '<start>"]),
     ],
 )
 def test_every_objective(run, overrides, seen):
