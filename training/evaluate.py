@@ -251,7 +251,8 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
     node = with_model(compose_node([f"init_from={place}", *overrides]), keys)
     stored = init_settings(place)
     has_other_data = any(key.startswith(DATA) for key in keys)
-    is_own = bool(stored.get("choices")) and not has_other_data
+    is_imported = stored["tokenizer"]["kind"] == "hub" and not stored.get("init_from")
+    is_own = not (is_imported or has_other_data)
     if is_own:
         node.update({name: stored[name] for name in DATA})
     elif "data" not in keys:

@@ -11,10 +11,12 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 
 import train
+from configs.cli import run_command
 from model import checkpoint
 from model.checkpoint import list_checkpoints, load_run, read_best
 from tests.parts import names
 from tests.training.runs import read_lines, rows, weights, with_usual
+from training.evaluate import main as evaluate
 from training.run_folder import code_hashes
 from training.settings import compose_run
 
@@ -91,6 +93,7 @@ def test_a_run_from_python(start, monkeypatch):
         name = overrides[-1].removeprefix("name=")
         assert rows(f"runs/{name}", "val_loss", "full")[-1] == (loss, True)
         load_run(f"runs/{name}")
+        assert run_command(lambda: evaluate(["--run", f"runs/{name}"])) == 0  # noqa: B023
     train.train(compose_run(with_usual(["train.steps=1"])))
 
 
