@@ -29,7 +29,7 @@ class Checkpointer:
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
         self.run = run
-        self.form = self.form_of(self.tensors())
+        self.form: list[Any] = []  # before the first step
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
         self.unsaved_best: Callable[[], None] | None = None  # a write that failed
@@ -128,6 +128,7 @@ class Checkpointer:
     def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:
         """Write what the run needs besides its checkpoints, once there is room for them. All
         processes call it: each has a part of a sharded tensor."""
+        self.form = self.form_of(self.tensors())
         frozen = {} if is_resumed else self.copied(frozen_tensors(self.run.model))
         if not self.run.world.is_main:
             return
@@ -172,7 +173,6 @@ class Checkpointer:
         if frozen := frozen_tensors(self.run.model):
             config = checkpoint.read_config(self.folder)
             fill(frozen, checkpoint.read_frozen(self.folder, config, frozen))
-            self.form = self.form_of(self.tensors())
         if stored["scaler"]:
             world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
