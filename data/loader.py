@@ -87,7 +87,7 @@ class Loader:
         """A batch of an evaluation."""
         raise NotImplementedError
 
-    def make_batch(self, *examples: Any, step: int | None = None) -> Batch:
+    def call_objective(self, *examples: Any, step: int | None = None) -> Batch:
         """An objective gets the step if its batch() has a parameter of this name."""
         build = self.objective.batch
         options = {"step": step} if "step" in signature(build).parameters else {}
@@ -143,7 +143,7 @@ class TokenLoader(Loader):
 
         width = width or self.objective.seq_len + self.objective.lookahead
         rows = self.part.windows(starts, width)
-        return self.make_batch(rows, draw, step=step)
+        return self.call_objective(rows, draw, step=step)
 
     def make(self, ids: ndarray) -> Batch:
         return self.read(self.starts[ids], "evaluation", ids)
@@ -191,7 +191,7 @@ class PairLoader(Loader):
         self.group_batches = lru_cache(1)(self.sorted_group)
 
     def batch(self, step: int) -> Batch:
-        return self.make_batch(*self.texts(self.batch_ids(step)), step=step)
+        return self.make(self.batch_ids(step), step)
 
     def batch_ids(self, step: int) -> ndarray:
         """Groups of batches are sorted by length together, then taken in random order. No group goes
@@ -224,8 +224,8 @@ class PairLoader(Loader):
         widths = self.objective.widths(self.lengths[self.batch_ids(step)])
         return int(widths.max(0).sum())
 
-    def make(self, ids: ndarray) -> Batch:
-        return self.make_batch(*self.texts(ids))
+    def make(self, ids: ndarray, step: int | None = None) -> Batch:
+        return self.call_objective(*self.texts(ids), step=step)
 
     def texts(self, ids: ndarray) -> list[list[ndarray]]:
         """[sources, targets], or [ids, masks] of conversations"""

@@ -1,8 +1,4 @@
-"""From a source to a tokenized corpus in the cache: split it, tokenize, write.
-
-A document is assigned to a split by a hash of how it begins, so neither other documents nor its
-position matter, and equal documents stay together.
-"""
+"""From a source to a tokenized corpus in the cache: tokenize, and write."""
 
 import hashlib
 import json
@@ -12,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields
 from functools import partial
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,17 +25,16 @@ from configs.parts import code_of
 from data.chat import ChatTemplate, to_messages
 from data.disk import atomic_folder
 from data.loader import prefetch
-from data.readers import rechunk, slice_chunks
-from data.sources import Document, Source
+from data.readers import rechunk
+from data.sources import Source
+from data.splits import MAX_NAMED, HeldOut, hold_out, split_documents
 from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
 
 FORMAT = 6  # of a corpus in the cache
-ORDER = "epochs"  # of pairs; text has its own
-LOOKAHEAD = 256  # documents; fewer are few
+ORDER = "epochs"  # a version of the order of pairs: a run keeps to its own
 JOB_BYTES = 1 << 19  # encoded at a time by a thread
-MAX_NAMED = 5  # of the documents that are skipped
 LARGE = 10**7  # bytes of text, which may take a while
 
 
@@ -56,7 +51,7 @@ class Chunk(NamedTuple):
 
 
 def split_chunks(
-    source: Source, skipped: list[str], held_out: "HeldOut | None" = None
+    source: Source, skipped: list[str], held_out: HeldOut | None = None
 ) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation. `skipped` gets an item for each
     document that is left out."""
@@ -71,107 +66,6 @@ def split_chunks(
                 yield Chunk(split, [last], is_last=False)
             last = text
         yield Chunk(split, [last], is_last=True)
-
-
-class HeldOut(NamedTuple):
-    """What is for validation, by the hash of each document."""
-
-    shares: dict[float, float]  # of some documents: how much is for training
-    fraction: float  # of the others
-
-
-def hold_out(sources: list[Source]) -> HeldOut:
-    """One held-out set for all sources: none trains on what another one validates on. Files of val_path
-    come first, then the documents of the smallest source. Of few documents at least one is held out; of
-    a single text, its end."""
-    shares: dict[float, float] = {}
-    fraction = 0.0
-    firsts: list[tuple[Source, list[float]]] = []
-
-    for source in sources:
-        skipped: list[str] = []
-        first = list(islice(hashed_documents(source, skipped), LOOKAHEAD))
-        if not first:
-            reason = skipped[0] if skipped else "what was found is empty"
-            raise DataError(f"there is no text: {reason}")
-
-        parts = source.held_out()
-        if not parts:
-            fraction = max(fraction, source.val_fraction)
-            firsts.append((source, [number for number, _ in first]))
-        elif len(sources) > 1:  # alone, a source may validate on what it trains on
-            for part in parts:
-                shares |= {number: 0.0 for number, _ in hashed_documents(part, [])}
-
-    for source, numbers in sorted(firsts, key=lambda first: len(first[1])):
-        undecided = {*numbers} - shares.keys()
-        if len(numbers) == LOOKAHEAD or not undecided:
-            continue
-        shares |= {number: float(number > fraction) for number in undecided}
-        if len(numbers) == 1 and source.input_kind == "text":
-            shares[numbers[0]] = 1 - fraction
-        elif all(shares[number] == 1 for number in numbers):
-            shares[min(undecided)] = 0.0
-
-    return HeldOut(shares, fraction)
-
-
-def split_documents(
-    source: Source, skipped: list[str], held_out: HeldOut
-) -> Iterator[tuple[str, Document]]:
-    """Each document with its split. `skipped` gets an item for each that is left out."""
-    parts = source.held_out()
-    for number, document in hashed_documents(source, skipped):
-        share = held_out.shares.get(number, float(number > held_out.fraction))
-        pieces = cut(document, share)
-        yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
-
-    for part in parts:  # and nothing else is for validation
-        for _, document in hashed_documents(part, skipped):
-            yield VALIDATION, document
-
-
-def cut(document: Document, share: float) -> Iterator[tuple[str, Document]]:
-    if share in (0, 1):
-        yield TRAIN if share else VALIDATION, document
-        return
-    length = sum(map(len, document.chunks()))
-    end = int(length * share)
-    for split, start, stop in ((TRAIN, 0, end), (VALIDATION, end, length)):
-        yield split, Document(document.name, slice_chunks(document.chunks(), start, stop))
-
-
-def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float, Document]]:
-    """(a hash of how it begins, from 0 to 1; document) for each that is not empty."""
-    for document in source.documents():
-        try:
-            begin = read_begin(document, source)
-        except DataError as error:
-            if source.on_error == "error":
-                raise
-            skipped.append(str(error) if len(skipped) < MAX_NAMED else "")
-            continue
-        if begin:
-            digest = hashlib.blake2b(begin, digest_size=8).digest()
-            yield int.from_bytes(digest) / 2**64, document
-
-
-def read_begin(document: Document, source: Source) -> bytes:
-    """What is hashed: the first chunk of a text, the source of a pair, all of a conversation."""
-    is_pair = source.input_kind == "pairs"
-    n_chunks = None if source.input_kind == "chat" else 1  # many may begin alike
-    try:
-        begin = "".join(islice(document.chunks(), n_chunks)).encode()
-        if is_pair or source.on_error == "skip":
-            is_blank = [not text.encode().strip() for text in document.chunks()]
-            if is_pair and any(is_blank):
-                raise DataError(f"{document.name}: the source or the target is empty")
-            if all(is_blank):
-                raise DataError(f"{document.name}: the text is empty")
-    except UnicodeEncodeError:  # also of half a character in JSON, such as \ud83d
-        hint = "set data.encoding, or data.on_error=skip"
-        raise DataError(f"{document.name} has bytes that are no text; {hint}") from None
-    return begin
 
 
 def settings_of(source: Source) -> dict[str, Any]:

@@ -41,8 +41,9 @@ def held_by(value: Any) -> Iterator[Any]:
 def check_batches(objective: Any, loader: Any) -> None:
     """Refuse an objective that counts its calls, or remembers them: a resumed run starts anew."""
     before = repr(vars(objective))
-    first, again = [loader.batch(0).targets for _ in range(2)]
-    if repr(vars(objective)) != before or not torch.equal(first, again):
+    batches = [loader.batch(0) for _ in range(2)]
+    first, again = [[*batch.inputs.values(), batch.targets] for batch in batches]
+    if repr(vars(objective)) != before or not all(map(torch.equal, first, again)):
         name = type(objective).__name__
         reason = "a batch may depend on its rows and draws alone"
         raise ValueError(f"{name} changes when it makes a batch; {reason}")

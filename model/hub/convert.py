@@ -137,8 +137,8 @@ def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = Non
     missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
     if missing:
         raise HubError(f"{min(missing)} is missing, {len(missing)} tensors in all")
-    for name, found, expected in sorted(report["mismatched_keys"]):
-        raise HubError(f"{name} has the shape {[*found]}; config.json needs {[*expected]}")
+    for name, shape, expected in sorted(report["mismatched_keys"]):
+        raise HubError(f"{name} has the shape {[*shape]}; config.json needs {[*expected]}")
     if unexpected := sorted(report["unexpected_keys"]):
         names = ", ".join(unexpected[:3])
         warn(f"tensors that {model_class.__name__} does not have are left out: {names:.300}")

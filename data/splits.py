@@ -1,0 +1,119 @@
+"""Splits: which documents are for training, and which are held out for validation.
+
+A document is assigned by a hash of how it begins, so neither other documents nor its position
+matter, and equal documents stay together.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from configs.errors import DataError
+from data.readers import slice_chunks
+from data.sources import Document, Source
+from data.store import TRAIN, VALIDATION
+
+LOOKAHEAD = 256  # documents; fewer are few
+MAX_NAMED = 5  # of the documents that are skipped
+
+
+class HeldOut(NamedTuple):
+    """What is for validation, by the hash of each document."""
+
+    shares: dict[float, float]  # of some documents: how much is for training
+    fraction: float  # of the others
+
+
+def hold_out(sources: list[Source]) -> HeldOut:
+    """One held-out set for all sources: none trains on what another one validates on. Files of val_path
+    come first, then the documents of the smallest source. Of few documents at least one is held out; of
+    a single text, its end."""
+    shares: dict[float, float] = {}
+    fraction = 0.0
+    firsts: list[tuple[Source, list[float]]] = []
+
+    for source in sources:
+        skipped: list[str] = []
+        first = list(islice(hashed_documents(source, skipped), LOOKAHEAD))
+        if not first:
+            reason = skipped[0] if skipped else "what was found is empty"
+            raise DataError(f"there is no text: {reason}")
+
+        parts = source.held_out()
+        if not parts:
+            fraction = max(fraction, source.val_fraction)
+            firsts.append((source, [number for number, _ in first]))
+        elif len(sources) > 1:  # alone, a source may validate on what it trains on
+            for part in parts:
+                shares |= {number: 0.0 for number, _ in hashed_documents(part, [])}
+
+    for source, numbers in sorted(firsts, key=lambda first: len(first[1])):
+        undecided = {*numbers} - shares.keys()
+        if len(numbers) == LOOKAHEAD or not undecided:
+            continue
+        shares |= {number: float(number > fraction) for number in undecided}
+        if len(numbers) == 1 and source.input_kind == "text":
+            shares[numbers[0]] = 1 - fraction
+        elif all(shares[number] == 1 for number in numbers):
+            shares[min(undecided)] = 0.0
+
+    return HeldOut(shares, fraction)
+
+
+def split_documents(
+    source: Source, skipped: list[str], held_out: HeldOut
+) -> Iterator[tuple[str, Document]]:
+    """Each document with its split. `skipped` gets an item for each that is left out."""
+    parts = source.held_out()
+    for number, document in hashed_documents(source, skipped):
+        share = held_out.shares.get(number, float(number > held_out.fraction))
+        pieces = cut(document, share)
+        yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
+
+    for part in parts:  # and nothing else is for validation
+        for _, document in hashed_documents(part, skipped):
+            yield VALIDATION, document
+
+
+def cut(document: Document, share: float) -> Iterator[tuple[str, Document]]:
+    if share in (0, 1):
+        yield TRAIN if share else VALIDATION, document
+        return
+    length = sum(map(len, document.chunks()))
+    end = int(length * share)
+    for split, start, stop in ((TRAIN, 0, end), (VALIDATION, end, length)):
+        yield split, Document(document.name, slice_chunks(document.chunks(), start, stop))
+
+
+def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float, Document]]:
+    """(a hash of how it begins, from 0 to 1; document) for each that is not empty."""
+    for document in source.documents():
+        try:
+            begin = read_begin(document, source)
+        except DataError as error:
+            if source.on_error == "error":
+                raise
+            skipped.append(str(error) if len(skipped) < MAX_NAMED else "")
+            continue
+        if begin:
+            digest = hashlib.blake2b(begin, digest_size=8).digest()
+            yield int.from_bytes(digest) / 2**64, document
+
+
+def read_begin(document: Document, source: Source) -> bytes:
+    """What is hashed: the first chunk of a text, the source of a pair, all of a conversation."""
+    is_pair = source.input_kind == "pairs"
+    n_chunks = None if source.input_kind == "chat" else 1  # many may begin alike
+    try:
+        begin = "".join(islice(document.chunks(), n_chunks)).encode()
+        if is_pair or source.on_error == "skip":
+            is_blank = [not text.encode().strip() for text in document.chunks()]
+            if is_pair and any(is_blank):
+                raise DataError(f"{document.name}: the source or the target is empty")
+            if all(is_blank):
+                raise DataError(f"{document.name}: the text is empty")
+    except UnicodeEncodeError:  # also of half a character in JSON, such as \ud83d
+        hint = "set data.encoding, or data.on_error=skip"
+        raise DataError(f"{document.name} has bytes that are no text; {hint}") from None
+    return begin
