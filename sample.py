@@ -18,16 +18,17 @@ from configs.parts import load_parts
 from data.chat import ChatTemplate, Messages
 from data.objectives import OBJECTIVES, Objective
 from model.attention_maps import attention_maps, draw_maps
-from model.checkpoint import LoadedRun, load_run, newest_run
+from model.checkpoint import LoadedRun, load_run
 from model.generate.beams import beam_search
 from model.generate.decode import decode
 from model.generate.encoder import embed, fill_masks
-from model.generate.logits_processor import RULES, LogitsProcessor
+from model.generate.logits_processor import NO_RULES, LogitsProcessor
 from model.generate.options import choose_sampling, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt
 from model.generate.stream import TextStream
 from model.inference import prepare
 from model.precision import choose_device, choose_precision
+from model.runs import newest_run
 
 MAX_BATCH = 64
 
@@ -181,18 +182,19 @@ class Sampler:
         if self.rules:
             inputs["processor"] = LogitsProcessor(self.rules, prompts, n_new, stop)
 
-        search: Any = decode
+        # an architecture of one's own may generate in another way
+        search: Any = getattr(self.model, "generate", partial(decode, self.model))
         if options.beams is None:
             inputs["sampling"] = self.sampling
             inputs["row_ids"] = [row.sample_id for row in rows]
         else:
-            search = beam_search
+            search = partial(beam_search, self.model)
             inputs["beams"] = options.beams
             inputs["length_penalty"] = options.length_penalty
 
         for row in rows:
             yield row, (row.prompt if self.continues else "")
-        for step in search(self.model, prompts, **inputs):
+        for step in search(prompts, **inputs):
             for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
                 yield row, row.stream.push(i, logprob)
             if all(row.stream.finish_reason for row in rows):
@@ -244,10 +246,10 @@ class Sampler:
 def generation_rules(run: LoadedRun, options: Namespace) -> dict[str, Any]:
     """The rules of an imported model, but for what the command line says otherwise."""
     found = run.config["generation"]
-    rules = {name: found[name] for name in RULES if found.get(name) is not None}
+    rules = {name: found[name] for name in NO_RULES if found.get(name) is not None}
     if options.repetition_penalty is not None:
         rules.pop("repetition_penalty", None)
-    return rules
+    return NO_RULES | rules if rules else {}
 
 
 def show(text: str) -> None:

@@ -19,31 +19,27 @@ from torch.nn.utils import clip_grad_norm_
 from configs.cli import print, run_hydra
 from configs.errors import NonFiniteError, StopRequested
 from configs.schema import Config
+from data.batch import Batch
 from data.corpus import load_data
 from data.loader import prefetch
-from data.objectives import Batch
-from model.checkpoint import RUNS, newest_undamaged
+from model.checkpoint import newest_undamaged
+from model.runs import RUNS
 from model.transformer import build_model
-from training import cost, distributed, run_folder
+from training import distributed, fsdp, plan, run_folder
 from training.checkpointer import Checkpointer
 from training.checks import check_batches, check_gradients
+from training.compile import compile_module, recompute_blocks
 from training.ema import EMA
-from training.evaluate import evaluate, sample
+from training.evaluation import evaluate
 from training.finetune import starting_point
 from training.log import Log
 from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr
 from training.run import Run, TrainState
+from training.samples import sample
 from training.schedule import RunLength, build_schedule
 from training.settings import read_settings
-from training.step import (
-    LossModule,
-    compile_module,
-    fit_micro_batch,
-    micro_batches,
-    recompute_blocks,
-    seed_step,
-)
+from training.step import LossModule, count_terms, fit_micro_batch, micro_batches, seed_step
 from training.summary import summarize
 
 
@@ -70,10 +66,8 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         with distributed.build_device(world):
             model = model or build_model(config.model, vocab_size, config.seed)
         loss_module = LossModule(model, config.loss)
-        if config.train.recompute == "block":
-            recompute_blocks(model)
         if world.parallel == "fsdp":
-            distributed.shard(loss_module, world)
+            fsdp.shard(loss_module, world)
         else:
             loss_module.to(world.device)
 
@@ -85,7 +79,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         saver = Checkpointer(folder, run)
         if stored:
             saver.load(stored)
-        run_length = RunLength(config.train, data.train)
+        run_length = RunLength(config.train, data.train.tokens_per_example, data.train.n)
         is_finished = stored is not None and run_length.is_over(state)
         if is_finished:
             print(f"{folder} is finished; raise train.steps, or its other length, to go on")
@@ -93,28 +87,28 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             if last is not None:
                 return last
 
-        # micro-batches that fit in memory
-        state.micro_batch_size = fit_micro_batch(run)
-
-        # DDP and torch.compile, for steps only: evaluations and samples use loss_module, which has
-        # the same weights, in eval mode and with other shapes
+        # torch.compile and DDP, for steps alone: evaluations and samples have other shapes
+        if world.compiles:
+            compile_module(loss_module, config, world)
+        if config.train.recompute == "block":
+            recompute_blocks(model)
         train_module: nn.Module = loss_module
         if world.parallel == "ddp":
             train_module = DistributedDataParallel(loss_module, gradient_as_bucket_view=True)
-        train_module = compile_module(train_module, config, world)
+        state.micro_batch_size = fit_micro_batch(run, train_module)
 
         # the folder of the run, with what it needs besides its weights
         if not is_finished:  # its settings are those that it was trained with
             saver.begin(origin or {}, run_folder.environment(world), stored is not None)
         if world.is_main:
-            print(run_folder.describe(folder, run))
-        log = Log(folder, run, cost.ideal_seconds(config, world, vocab_size))  # for MFU
+            print(run_folder.describe(folder, run, run_length.steps))
+        log = Log(folder, run)
         # whatever ends the run, a checkpoint that is being written is completed
         with distributed.catch_signals(), saver.thread, closing(log):
             try:
                 loop(run, run_length, train_module, saver, log)
                 metrics = evaluate(run, watch=log.watch)
-                log.evaluation(state, metrics, full=True)
+                log.evaluation(metrics, full=True)
             except StopRequested:
                 if state.step:
                     saver.finish()
@@ -149,7 +143,7 @@ def loop(
     def validate() -> float:
         """The loss of a part of the validation set, always the same."""
         metrics = evaluate(run, config.eval.max_examples)
-        log.evaluation(state, metrics)
+        log.evaluation(metrics)
         return metrics["val_loss"]
 
     # also before the first step and after the last: the best is chosen by these evaluations, and
@@ -171,15 +165,15 @@ def loop(
         state.tokens += rows.n_tokens  # of all processes
         state.seconds = result.seconds
         run.ema.update(state.step)
-        log.step(state, progress, result.losses, lr=lr, grad_norm=result.grad_norm)
+        log.step(progress, result.losses | {"lr": lr, "grad_norm": result.grad_norm})
 
         is_best = False
         if is_due(config.eval.every) or (evaluates and run_length.is_over(state)):
             is_best = state.record(validate())
         if is_due(config.sample.every):
-            log.sample(state, sample(run))
+            log.sample(sample(run))
         if config.metrics.names and is_due(config.metrics.every):
-            log.record(state, measure(run))
+            log.record(measure(run))
         if is_best or is_due(config.checkpoint.every):
             saver.save(is_best)
         if result.stop:
@@ -207,9 +201,10 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     # the gradient of the mean over all targets of all processes, in micro-batches; their number is
     # a tensor, for reading it here would wait for the GPU
     count = world.sum(batch.count)[0] if world.size > 1 else batch.count
+    count_terms(run, batch, count)
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
-        # only DDP, also a compiled one, looks at it: it exchanges gradients once they are added up
+        # only DDP looks at it: it exchanges gradients once they are added up
         train_module.require_backward_grad_sync = is_last
         with world.precision.autocast():
             losses = train_module(*micro_batch)  # inputs, targets, number of targets
@@ -261,7 +256,7 @@ def main(node: DictConfig) -> float | None:
     """One run. Of a sweep (-m), Hydra calls it once for each combination of settings."""
     config, origin = read_settings(node)
     if config.dry_run:
-        print(cost.report(config))
+        print(plan.report(config))
         return None
     return train(config, origin)
 

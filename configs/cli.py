@@ -4,24 +4,16 @@ import argparse
 import builtins
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-# of errors without an exit_code, which those of configs/errors.py have
-EXIT_CODES: dict[type[Exception], int] = {
-    FloatingPointError: 5,
-    MemoryError: 6,
-    OSError: 6,
-    ValueError: 2,
-    argparse.ArgumentError: 2,
-}
 # characters that a terminal acts on, but for tabs and line breaks, and marks of text direction
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-LOST_PEER = re.compile("gloo|NCCL|remote process|[Tt]imed out|Connection (closed|reset)")
 
 
 def escape(text: object) -> str:
@@ -42,6 +34,8 @@ def warn(text: str) -> None:
 
 def run_command(main: Callable[[], Any]) -> int:
     """main(), and the exit code of the command."""
+    if sys.stdout is None:  # closed, as some schedulers start programs
+        sys.stdout = StringIO()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal cannot show
     try:
@@ -58,6 +52,12 @@ def run_command(main: Callable[[], Any]) -> int:
     return 0
 
 
+def interrupted_by(handler: Any) -> None:
+    """By Ctrl-C, unless it is ignored, as with nohup."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, handler)
+
+
 def run_hydra(main: Callable[[], Any]) -> int:
     """The command of a main that Hydra has decorated; returns its exit code."""
     from configs.compose import prepare_arguments
@@ -69,13 +69,20 @@ def run_hydra(main: Callable[[], Any]) -> int:
             raise ValueError(f"-m trains one model after another; {hint}")
         # Hydra raises errors, which run_command prints, instead of printing them itself
         os.environ["HYDRA_FULL_ERROR"] = "1"
+        # while it composes settings, it would make another error of a KeyboardInterrupt
+        interrupted_by(lambda number, frame: os._exit(130))
         main()
 
-    return run_command(command)
+    try:
+        return run_command(command)
+    finally:
+        interrupted_by(signal.default_int_handler)
 
 
 def report(error: Exception) -> int:
     """Print an error as one sentence, or a bug with its traceback. Returns the exit code."""
+    from configs.explain import explain
+
     code, sentence = explain(error)
     if code is None or {"debug=true", "--debug"} & set(sys.argv):
         traceback.print_exception(error)
@@ -83,27 +90,6 @@ def report(error: Exception) -> int:
         line = sentence.replace("\n", "\\n")
         print(f"error: {line:.1000}", file=sys.stderr)
     return code or 1
-
-
-def explain(error: Exception) -> tuple[int | None, str]:
-    """(exit code, sentence); the code of a bug is None."""
-    message = str(error) or "out of memory"  # Python's MemoryError says nothing
-    reason = message.partition("\n")[0]
-    codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    code = getattr(error, "exit_code", next(codes, None))
-    if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-        from configs.compose import explain_hydra
-
-        return 2, explain_hydra(error)
-    if isinstance(error, BrokenPipeError):  # of train.py, reported by training/compare.py
-        return code, "the output is no longer read"
-    if isinstance(error, OSError) and error.strerror:
-        return code, f"{error.filename or 'the disk'}: {error.strerror.lower()}"
-    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
-        return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a size="
-    if isinstance(error, RuntimeError) and LOST_PEER.search(message):
-        return 7, f"another process of this run has ended or does not respond ({reason})"
-    return code, message
 
 
 class ArgumentParser(argparse.ArgumentParser):

@@ -1,10 +1,7 @@
-"""Compose: what Hydra composed becomes one typed Config, and Hydra's errors become one sentence."""
+"""Compose: what Hydra composed becomes one typed Config."""
 
 import os
-import re
-from collections import defaultdict
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +9,15 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue
 
 from configs.parts import CONFIGS, load_parts, parts_configs
-from configs.registry import flatten, from_dict
+from configs.registry import from_dict
 from configs.schema import Config
 
 # taken as typed: names and paths may have characters that mean something to Hydra
 VERBATIM = ["name", "init_from", "parts", "adapt.layers", "data.path", "data.val_path", "data.id"]
 VERBATIM += ["data.source", "data.target", "data.cache"]
-# what other projects call a setting
-SYNONYMS = {
-    "lr": "learning_rate max_lr",
-    "min_lr_ratio": "min_lr",
-    "train.steps": "max_iters max_steps iterations num_train_steps",
-    "train.epochs": "num_train_epochs max_epochs",
-    "train.tokens": "max_tokens",
-    "micro_batch_size": "gradient_accumulation_steps",
-    "context_length": "block_size seq_len seq_length n_positions context",
-    "d_model": "n_embd dim hidden_size",
-    "n_layers": "n_layer depth num_layers",
-    "n_heads": "n_head heads num_heads",
-    "precision": "dtype mixed_precision fp16 bf16",
-    "name": "out_dir output_dir",
-    "adapt": "peft lora freeze adapter",
-    "rank": "r lora_r",
-    "alpha": "lora_alpha",
-    "adapt.layers": "target_modules",
-    "data.val_path": "val_file validation_file test_file eval_file",
-    "eval.every": "eval_interval",
-    "log.every": "log_interval",
-    "wandb.mode": "wandb_log",
-    "sliding_window": "window",
-    "logit_softcap": "softcap",
-    "rope_theta": "base",
-}
-MEANING = {synonym: name for name, synonyms in SYNONYMS.items() for synonym in synonyms.split()}
 LENGTHS = ("train.steps", "train.tokens", "train.epochs", "train.minutes")
-HINTS = {  # beside the options of a group
-    "model": "; size= sets the size, init_from= loads a model: init_from=openai-community/gpt2-medium",
-    "data": "; a file is read by data=text or data=table, conversations by data=chat, and data.path=...",
-}
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -145,55 +110,3 @@ def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(path))
-
-
-def explain_hydra(error: Exception) -> str:
-    """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
-    text = str(error)
-    if override := getattr(error, "override", None):
-        example = "group=option or key=value, such as experiment=shakespeare_char train.steps=200"
-        return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
-    # Could not find 'optimizer/sgd' / Available options in 'optimizer': / <tab> adamw ...
-    if match := re.search(r"Could not find '((?:hydra/)?.+?)/(.*)'", text):
-        group, option = match.groups()
-        options = re.findall(r"(?m)^\t([\w-]+)$", text)
-        hint = did_you_mean(option, options)
-        known = f"choose one of: {', '.join(options)}{HINTS.get(group, '')}"
-        return f"unknown option {group}={option}{hint}; {known}"
-    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+)'", text):
-        return f"{match[1]} lists several values; -m runs one training for each"
-    # Could not override 'train.stepz'. / Could not delete from config. 'train.stepz' does not exist.
-    if match := re.search(r"Could not (?:override|delete)(?: from config\.)? '(.+?)'", text):
-        return unknown_setting(match[1])
-    if isinstance(error, MissingMandatoryValue):
-        return f"{error.full_key} is required"
-    return text.partition("\n")[0]
-
-
-def unknown_setting(key: str) -> str:
-    """Name the options that have this setting, or the nearest name."""
-    options: dict[str, list[str]] = defaultdict(list)  # that have a setting
-    for path in sorted(CONFIGS.rglob("*.yaml")):
-        node = read_yaml(path)
-        node.pop("hydra", None)  # settings of Hydra itself
-        package = re.search(r"# @package ([a-z].*)", path.read_text(encoding="utf-8"))
-        prefix = f"{package[1]}." if package else ""
-        for name in flatten(node, prefix):
-            options[name].append(f"{path.parent.name}={path.stem}")
-    if key in options:
-        return f"{key} is a setting of {' or '.join(options[key])}, which is not chosen"
-    groups = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
-    return f"unknown setting {key}{did_you_mean(key, [*options, *groups])}; --cfg job prints all"
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The known name whose last part, or what others call it, looks most like that of this one.
-    model.attention.windw looks like `window`, which means sliding_window; of all names that end so,
-    model.attention.sliding_window is the nearest."""
-    node, dot, last = name.rpartition(".")
-    words = [key.rpartition(".")[2] for key in known]
-    [word] = get_close_matches(last, [*words, *MEANING], 1) or [""]
-    meant = MEANING.get(word, word)
-    alike = [key for key in known if f".{key}".endswith(f".{meant}")]
-    near = get_close_matches(f"{node}{dot}{meant}", alike, 1, 0)
-    return f" (did you mean {near[0]}?)" if near else ""

@@ -157,10 +157,11 @@ def construct(
     parameters = signature(constructor)
     arguments = {name: value for name, value in shared.items() if name in parameters}
     known = {name: p for name, p in parameters.items() if name not in shared}
-    # what is null asks for nothing: a run may have a setting that is gone
-    if unknown := [name for name in options if name not in known and options[name] is not None]:
-        names = ", ".join(known) or "none"
-        raise ValueError(f"unknown setting {path}{unknown[0]}; the known ones are: {names}")
+    # what is null or false asks for nothing: a run may have a setting that is gone
+    for name in options.keys() - known.keys():
+        if options[name] is not None and options[name] is not False:
+            names = ", ".join(known) or "none"
+            raise ValueError(f"unknown setting {path}{name}; the known ones are: {names}")
     for name, parameter in known.items():
         if name in options:
             arguments[name] = check_value(f"{path}{name}", options[name], parameter.annotation)
@@ -173,11 +174,7 @@ def construct(
 
 
 def build(
-    name: str,
-    kinds: Mapping[str, Any],
-    node: Any,
-    shared: dict[str, Any],
-    needs: str | None = None,
+    name: str, kinds: Mapping[str, Any], node: Any, shared: dict[str, Any], needs: str | None = None
 ) -> Any:
     """kinds[node["kind"]] with its other options. needs: only kinds with this parameter, such as
     `memory` of attentions that can be cross-attention."""

@@ -36,7 +36,6 @@ class ModelConfig:
     head: dict[str, Any]
     encoder: EncoderSizes
     init: str
-    prefix_lm: bool = False
     layers: list[str] | None = None  # a pattern of layer_kinds, such as [window, full]
     layer_kinds: dict[str, Any] = field(default_factory=dict)
 

@@ -15,20 +15,12 @@ import numpy as np
 from numpy import ndarray
 
 from configs.cli import warn
-from configs.errors import DataError, TokenizerError, errors_as
-from data.readers import text_of
+from configs.errors import TokenizerError, errors_as
 from data.tokenizers.tokenizer import SPLIT, Tokenizer
 
 Messages = list[dict[str, str]]
 Spans = list[tuple[int, int]]  # of characters
 DATE = "%Y-%m-%d"
-FIELDS = ["role", "content"]
-ROLES = ("system", "user", "assistant")
-PAIRS = {"prompt": "completion", "instruction": "output"}
-EXPECTED = (
-    "expected a list of messages, prompt and completion, or instruction and output (and input)"
-)
-MESSAGE = "expected a role (system, user or assistant), a content that is not empty, and no more"
 # files of an imported tokenizer
 TEMPLATE = "chat_template.jinja"
 SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")
@@ -43,31 +35,6 @@ PLAIN = r"""{% for message in messages %}
 # around what {% generation %} marks; no text has U+FDD0, which is no character
 START, STOP = "\ufdd0start\ufdd0", "\ufdd0stop\ufdd0"
 SAID = "\ufdd0said\ufdd0"  # in the place of what is said
-
-
-def read_turns(place: str, row: Any) -> list[str]:
-    """The roles and contents of a row, in turn. An instruction, which an input may follow, and its
-    output are two."""
-    row = row if isinstance(row, dict) else {"messages": row}
-    messages = row.get("messages")
-    for question, answer in PAIRS.items():
-        if messages is None and question in row:
-            asked = row[question]
-            if row.get("input"):
-                asked = f"{asked}\n\n{row['input']}"
-            messages = to_messages(["user", asked, "assistant", row.get(answer)])
-
-    if not messages or not isinstance(messages, list):
-        raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")
-
-    turns: list[str] = []
-    for message in messages:
-        role, content = [text_of(place, message, field) for field in FIELDS]
-        given = {name for name, value in message.items() if value is not None}
-        if given != {*FIELDS} or role not in ROLES or not content.strip():
-            raise DataError(f"{place} has the message {message!r:.60}; {MESSAGE}")
-        turns += [role, content]
-    return turns
 
 
 def to_messages(texts: Sequence[Any]) -> Messages:
@@ -134,7 +101,6 @@ class ChatTemplate:
         values = self.names | {"messages": messages, "add_generation_prompt": prompt}
         with errors_as(TokenizerError, "the chat template refuses this conversation"):
             marked = self.template.render(values, tools=None, documents=None)
-
         text = ""
         spans = []
         for number, piece in enumerate(re.split(f"{START}|{STOP}", marked)):
@@ -188,10 +154,20 @@ class ChatTemplate:
         if not mask[1:].any():
             raise ValueError("the assistant says nothing in this conversation")
         for i in range(1, len(messages)):
-            if messages[i]["role"] == "assistant":
-                prompt, _ = self.render(messages[:i], prompt=True)
-                if text.startswith(prompt):
-                    self.check_prompt(prompt, ids[places < len(prompt)].tolist())
+            if messages[i]["role"] != "assistant":
+                continue
+            prompt, _ = self.render(messages[:i], prompt=True)
+            # in generation, nothing follows a prompt: it must have the ids that are trained on
+            alone, _ = self.tokenizer.encode_specials(prompt)
+            trained = ids[places < len(prompt)].tolist()
+            if text.startswith(prompt) and alone != trained:
+                show = self.tokenizer.decode_with_specials
+                found, seen = [[show([i]) for i in each[-3:]] for each in (alone, trained)]
+                raise ValueError(
+                    f"the prompt of the chat template ends in the tokens {found}, but in {seen} "
+                    "where an answer follows, which generation never sees; change the white space "
+                    "between them"
+                )
         return ids, mask
 
     def encode_prompt(self, messages: Messages) -> list[int]:
@@ -199,18 +175,6 @@ class ChatTemplate:
         text, _ = self.render(messages, prompt=True)
         ids, _ = self.tokenizer.encode_specials(text)
         return ids
-
-    def check_prompt(self, prompt: str, trained: list[int]) -> None:
-        """In generation, nothing follows a prompt: it must have the ids that are trained on."""
-        alone, _ = self.tokenizer.encode_specials(prompt)
-        if alone == trained:
-            return
-        show = self.tokenizer.decode_with_specials
-        found, seen = [[show([i]) for i in ids[-3:]] for ids in (alone, trained)]
-        raise ValueError(
-            f"the prompt of the chat template ends in the tokens {found}, but in {seen} where an "
-            "answer follows, which generation never sees; change the white space between them"
-        )
 
 
 def fit_to_chat(tokenizer: Tokenizer) -> None:

@@ -6,10 +6,12 @@ from configs.compose import CONFIGS, read_yaml
 from configs.registry import build
 from configs.schema import Config
 from data.chat import fit_to_chat
-from data.loader import PairLoader, TokenLoader
+from data.loader import TokenLoader
+from data.mix import SOURCES
 from data.objectives import OBJECTIVES, Objective
+from data.pairs import PairLoader
 from data.prepare import prepare
-from data.sources import SOURCES, Source
+from data.sources import Source
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TOKENIZERS, Pretrained
 
@@ -32,13 +34,10 @@ def build_data(config: Config) -> tuple[Source, Objective]:
     architecture = model.kind
     if config.objective.get("kind") == "auto":
         config.objective = choose_objective(source.input_kind, architecture)
-    if model.prefix_lm and source.input_kind != "pairs":
-        raise ValueError("model.prefix_lm is for pairs, whose sources are the prefixes")
 
     shared = {
         "context_length": model.context_length,
         "architecture": architecture,
-        "prefix_lm": model.prefix_lm,
         "document_mask": source.document_mask,
     }
     objective = build("objective", OBJECTIVES, config.objective, shared)
@@ -90,8 +89,9 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     corpus = prepare(source, trainer, objective.specials, verify)
     loader = TokenLoader if objective.input_kind == "text" else PairLoader
 
-    weights = getattr(source, "weights", {})
-    options = (objective, corpus.tokenizer, config.train.batch_size, config.seed, weights)
+    sizes = (config.train.batch_size, config.seed)
+    mix = (getattr(source, "weights", {}), source.drawn)
+    options = (objective, corpus.tokenizer, *sizes, *mix)
     train = loader(corpus.train, *options)
     validation = loader(corpus.validation, *options)
     return Loaders(objective, corpus.content_hash, corpus.tokenizer, train, validation)

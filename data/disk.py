@@ -47,7 +47,6 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     draft = folder.with_name(f"{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
     draft.mkdir()  # not its parents: a run whose folder was moved away must not begin another
-
     try:
         yield draft
         sync_folder(draft)
@@ -59,13 +58,3 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def filesize(n: float) -> str:
-    if n >= 2**30:
-        return f"{n / 2**30:.1f} GiB"
-    if n >= 2**20:
-        return f"{n / 2**20:.0f} MiB"
-    if n >= 2**10:
-        return f"{n / 2**10:.0f} KiB"
-    return f"{n:.0f} bytes"

@@ -1,12 +1,10 @@
 """Loaders: the batch of any step. Its examples, and every draw about them, follow from
 (seed, step)."""
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from inspect import signature
 from itertools import islice, pairwise
 from typing import Any
@@ -15,13 +13,10 @@ import numpy as np
 from numpy import ndarray
 
 from configs.errors import DataError
-from data.objectives import Batch
-from data.shuffle import drawn, hash_seed, mixed_ids, permutation, random_words
+from data.batch import Batch
+from data.shuffle import Drawn, hash_seed, mixed_ids, permutation, random_words
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
-
-SORT_GROUP = 128  # batches of pairs that are sorted by length together, at most
-SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by those of their targets
 
 
 @dataclass
@@ -35,6 +30,7 @@ class Loader:
     batch_size: int
     seed: int
     weights: dict[str, float]  # of the sources of a mix; empty for other data, which is one source
+    drawn: Drawn
 
     def divide(self, starts: ndarray, lengths: ndarray) -> None:
         """Which examples are of which source. They begin at these tokens, and are so long."""
@@ -59,11 +55,11 @@ class Loader:
         self.tokens_per_example = np.average(self.mean_lengths, weights=self.shares)
 
     def ids(self, positions: ndarray) -> ndarray:
-        return mixed_ids(positions, self.ranges, self.shares, self.seed)
+        return mixed_ids(positions, self.ranges, self.drawn, self.seed)
 
     def tokens_seen(self, step: int) -> dict[str, int]:
         """Of each source of a mix, before a step."""
-        counts = drawn(step * self.batch_size, self.shares)
+        counts = self.drawn(step * self.batch_size)
         seen = zip(self.weights, counts, self.mean_lengths, strict=False)
         return {name: round(count * mean) for name, count, mean in seen}
 
@@ -73,7 +69,6 @@ class Loader:
         positions = np.arange(len(ids))[:limit]
         chosen = permutation(positions, len(ids), hash_seed("evaluation"))
         ordered = self.sort(ids.start + np.sort(chosen))
-
         for start in range(0, len(ordered), self.batch_size):
             stop = start + self.batch_size
             yield self.make(ordered[start:stop])
@@ -124,9 +119,9 @@ class TokenLoader(Loader):
         starts = self.starts[self.ids(positions)]
         return self.read(starts, self.seed, positions, step=step)
 
-    def seq_len(self, step: int) -> int:
-        """Tokens per row of a batch."""
-        return self.objective.seq_len
+    def widest(self) -> Batch:
+        """A batch that needs most memory: all are alike."""
+        return self.batch(0)
 
     def read(
         self,
@@ -156,82 +151,6 @@ class TokenLoader(Loader):
             if last in ids and start + 1 < stop:
                 number = np.array([self.n])
                 yield self.read(np.array([start]), "evaluation", number, stop - start)
-
-
-@dataclass
-class PairLoader(Loader):
-    """Pairs, each once per epoch, batched with others of similar length to save padding; or
-    conversations, as pairs of ids and mask."""
-
-    def __post_init__(self) -> None:
-        starts, lengths = self.part.pairs()
-        truncated = self.objective.truncated_lengths(lengths)
-        is_too_long = (truncated < lengths).any(1)
-        too_long = self.objective.too_long
-        used = ~is_too_long | (too_long != "drop")
-
-        if self.objective.input_kind == "chat":  # its second text is a mask of the answers
-            for i in np.flatnonzero(is_too_long):
-                [mask] = self.part.texts(starts[i, 1:], truncated[i, 1:])
-                used[i] &= mask[1:].any()
-
-        self.n_too_long = int(is_too_long.sum())
-        if not used.any() or (self.n_too_long and too_long == "error"):
-            count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
-            context = f"a context of {self.objective.context_length}"
-            truncate = f"objective={self.objective.input_kind} objective.too_long=truncate"
-            hint = f"choose {truncate}, or raise the model.context_length of a new model"
-            raise DataError(f"{count} of {self.part.split} are too long for {context}; {hint}")
-
-        self.starts = starts[used]
-        self.lengths = truncated[used]
-        widths = self.objective.widths(self.lengths)
-        self.divide(self.starts[:, 0], widths.sum(1))
-        # consecutive steps share a group
-        self.group_batches = lru_cache(1)(self.sorted_group)
-
-    def batch(self, step: int) -> Batch:
-        return self.make(self.batch_ids(step), step)
-
-    def batch_ids(self, step: int) -> ndarray:
-        """Groups of batches are sorted by length together, then taken in random order. No group goes
-        beyond an epoch, so that no pair is seen twice before another one; the step in which the next
-        epoch begins is a group of its own."""
-        epoch = step * self.batch_size // self.n
-        first = math.ceil(epoch * self.n / self.batch_size)
-        end = (epoch + 1) * self.n // self.batch_size  # the step that goes on into the next epoch
-        if step == end:
-            return self.group_batches(step, 1)[0]
-        group, turn = divmod(step - first, SORT_GROUP)
-        start = first + group * SORT_GROUP
-        return self.group_batches(start, min(SORT_GROUP, end - start))[turn]
-
-    def sorted_group(self, step: int, n_steps: int) -> ndarray:
-        """(batch, pair)"""
-        positions = step * self.batch_size + np.arange(n_steps * self.batch_size)
-        ids = self.sort(self.ids(positions))
-        turns = permutation(np.arange(n_steps), n_steps, hash_seed("turns", self.seed, step))
-        return ids.reshape(n_steps, self.batch_size)[turns]
-
-    def sort(self, ids: ndarray) -> ndarray:
-        """In an order in which neighbors have similar source and target lengths."""
-        widths = self.objective.widths(self.lengths[ids])
-        first, last = widths[:, 0], widths[:, -1]  # the same, if they are one row
-        return ids[np.lexsort((last, first // SIMILAR))]
-
-    def seq_len(self, step: int) -> int:
-        """Tokens per row of a batch, source and target together."""
-        widths = self.objective.widths(self.lengths[self.batch_ids(step)])
-        return int(widths.max(0).sum())
-
-    def make(self, ids: ndarray, step: int | None = None) -> Batch:
-        return self.call_objective(*self.texts(ids), step=step)
-
-    def texts(self, ids: ndarray) -> list[list[ndarray]]:
-        """[sources, targets], or [ids, masks] of conversations"""
-        starts, lengths = self.starts[ids], self.lengths[ids]
-        sides = zip(starts.T, lengths.T, strict=True)
-        return [self.part.texts(*side) for side in sides]
 
 
 def prefetch(

@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import fields
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from filelock import FileLock
 from numpy import ndarray
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import DownloadColumn, Progress
+from rich.progress import track
 
 from configs.cli import expand_user, print, warn
 from configs.errors import DataError, errors_as
@@ -50,22 +50,18 @@ class Chunk(NamedTuple):
         return sum(len(text.encode()) for text in self.texts)
 
 
-def split_chunks(
-    source: Source, skipped: list[str], held_out: HeldOut | None = None
-) -> Iterator[Chunk]:
+Job = list[tuple[Chunk, list[ndarray]]]  # with the ids of each text; of a chat, ids and mask
+
+
+def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation. `skipped` gets an item for each
     document that is left out."""
-    for split, document in split_documents(source, skipped, held_out or hold_out([source])):
+    for split, document in split_documents(source, skipped, held_out):
         if source.input_kind != "text":
             yield Chunk(split, list(document.chunks()), True, document.name)
             continue
-
-        last = ""  # one behind
-        for text in rechunk(document.chunks()):
-            if last:
-                yield Chunk(split, [last], is_last=False)
-            last = text
-        yield Chunk(split, [last], is_last=True)
+        for text, following in pairwise(chain(rechunk(document.chunks()), [None])):
+            yield Chunk(split, [str(text)], is_last=following is None)
 
 
 def settings_of(source: Source) -> dict[str, Any]:
@@ -100,9 +96,8 @@ def prepare(
         # other processes wait; the lock is released even by a kill
         with FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
-                n_bytes = sum(size for _, size, _ in version)
-                with atomic_folder(folder) as draft, progress_bar(n_bytes) as report:
-                    tokenize(draft, members, trainer, specials, options, report)
+                with atomic_folder(folder) as draft:
+                    tokenize(draft, members, trainer, specials, options)
 
     corpus = Corpus(folder, verify)
     if n := len(corpus.skipped):
@@ -111,29 +106,19 @@ def prepare(
     return corpus
 
 
-@contextmanager
-def progress_bar(n_bytes: int) -> Iterator[Callable[[int], object]]:
-    """A function of the bytes done so far. It moves a bar on a terminal; a large text, or one of
-    unknown size, is announced by a line, too."""
+def with_progress(jobs: Iterable[Job], n_bytes: int) -> Iterable[Job]:
+    """The jobs, with a bar on a terminal. A large text, or one of unknown size, is announced by a
+    line, too."""
     if not n_bytes or n_bytes >= LARGE:
         text = decimal(n_bytes) if n_bytes else "a text"
         print(f"tokenizing {text} ...", file=sys.stderr)
-
-    columns = *Progress.get_default_columns(), DownloadColumn()
     console = Console(stderr=True)
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task("tokenizing", total=n_bytes or None)
-        yield lambda done: progress.update(task, completed=done)
+    options: Any = {"console": console, "transient": True, "disable": not console.is_terminal}
+    return track(jobs, "tokenizing", n_bytes / JOB_BYTES or None, **options)
 
 
 def tokenize(
-    folder: Path,
-    sources: list[Source],
-    trainer: Trainer,
-    specials: Sequence[str],
-    options: str,
-    report: Callable[[int], object],
+    folder: Path, sources: list[Source], trainer: Trainer, specials: Sequence[str], options: str
 ) -> None:
     """Train the tokenizer, and write the corpus."""
     skipped: list[str] = []
@@ -162,14 +147,15 @@ def tokenize(
         for source in sources:
             limit = train.n_tokens + (getattr(source, "max_tokens", None) or sys.maxsize)
             jobs = batch_chunks(split_chunks(source, skipped, held_out))
-            for encoded in prefetch(to_ids, jobs, workers, 2 * workers):
-                for chunk, ids in encoded:
+            encoded = prefetch(to_ids, jobs, workers, 2 * workers)
+            n_bytes = sum(size for _, size, _ in source.version())
+            for job in with_progress(encoded, n_bytes):
+                for chunk, ids in job:
                     if train.n_tokens < limit:
                         part = train if chunk.split == TRAIN else validation
                         part.write(ids)
                         part.n_bytes += chunk.n_bytes()
                         part.n_items += chunk.is_last
-                report(train.n_bytes + validation.n_bytes)
                 if train.n_tokens >= limit:
                     break
 
@@ -186,7 +172,6 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
     """Lists of chunks that are large enough for a thread."""
     job: list[Chunk] = []
     size = 0
-
     for chunk in chunks:
         job.append(chunk)
         size += chunk.n_bytes()
@@ -194,17 +179,12 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
             yield job
             job = []
             size = 0
-
     if job:
         yield job
 
 
-def encode(
-    tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]
-) -> list[tuple[Chunk, list[ndarray]]]:
-    """(chunk, the ids of each of its texts; of a conversation its ids and their mask)"""
+def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]) -> Job:
     encoded = []
-
     for chunk in job:
         if template:
             with errors_as(DataError, f"cannot read {chunk.name}"):
@@ -214,5 +194,4 @@ def encode(
             if chunk.is_last:
                 ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
         encoded.append((chunk, ids))
-
     return encoded

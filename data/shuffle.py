@@ -2,13 +2,14 @@
 computed directly, and resuming costs nothing."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
+Drawn = Callable[[Any], Iterator[Any]]
 GOLDEN = 0x9E3779B97F4A7C15
 ROUNDS = 10  # fewer would do for millions of examples, but not for five
 
@@ -41,16 +42,13 @@ def permutation(positions: ArrayLike, n: int, seed: np.uint64) -> ndarray:
     half = (max(n - 1, 1).bit_length() + 1) // 2
     low = (1 << half) - 1
     round_keys = random_words(seed, [0], ROUNDS)[0]
-
     outside = np.arange(len(x))
-
     while len(outside):
         left, right = x[outside] >> half, x[outside] & low
         for key in round_keys:
             left, right = right, left ^ (splitmix64(right + key) & low)
         x[outside] = left << half | right
         outside = outside[x[outside] >= n]
-
     return x.astype(np.int64)
 
 
@@ -58,7 +56,6 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
     """The example at each position of an endless stream; each epoch is a new permutation of all."""
     epochs, offsets = np.divmod(positions, n)
     ids = np.empty(len(positions), np.int64)
-
     for epoch in np.unique(epochs).tolist():
         mask = epochs == epoch
         key = hash_seed("order", seed, epoch)
@@ -66,24 +63,11 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
     return ids
 
 
-def drawn(positions: Any, weights: Sequence[float]) -> Iterator[Any]:
-    """How many of the examples before each position of a mixture come from each source: its share,
-    rounded down, of those that the sources before it leave. With weights 3 and 1, of the first 6
-    examples 4 are of the first source, and the other 2 of the second."""
-    for i, weight in enumerate(weights):
-        before = positions * (weight / sum(weights[i:])) // 1
-        yield before
-        positions = positions - before
-
-
-def mixed_ids(
-    positions: ndarray, ranges: Sequence[range], weights: Sequence[float], seed: int
-) -> ndarray:
+def mixed_ids(positions: ndarray, ranges: Sequence[range], drawn: Drawn, seed: int) -> ndarray:
     """shuffled_ids of several sources, whose ids these are; each has epochs of its own."""
     ids = np.empty(len(positions), np.int64)
-    befores = drawn(positions, weights)
-    afters = drawn(positions + 1, weights)
-
+    befores = drawn(positions)
+    afters = drawn(positions + 1)
     for part, before, after in zip(ranges, befores, afters, strict=True):
         is_mine = after > before  # this position makes the count grow
         mine = before[is_mine].astype(int)

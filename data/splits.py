@@ -21,44 +21,45 @@ MAX_NAMED = 5  # of the documents that are skipped
 class HeldOut(NamedTuple):
     """What is for validation, by the hash of each document."""
 
-    shares: dict[float, float]  # of some documents: how much is for training
+    shares: dict[str, float]  # of some documents: how much is for training
     fraction: float  # of the others
+
+    def share(self, key: str) -> float:
+        return self.shares.get(key, float(int(key, 16) / 2**64 > self.fraction))
 
 
 def hold_out(sources: list[Source]) -> HeldOut:
     """One held-out set for all sources: none trains on what another one validates on. Files of val_path
     come first, then the documents of the smallest source. Of few documents at least one is held out; of
     a single text, its end."""
-    shares: dict[float, float] = {}
+    shares: dict[str, float] = {}
     fraction = 0.0
-    firsts: list[tuple[Source, list[float]]] = []
+    few: list[list[str]] = []
 
     for source in sources:
         skipped: list[str] = []
-        first = list(islice(hashed_documents(source, skipped), LOOKAHEAD))
-        if not first:
+        keys = [key for key, _ in islice(hashed_documents(source, skipped), LOOKAHEAD)]
+        if not keys:
             reason = skipped[0] if skipped else "what was found is empty"
             raise DataError(f"there is no text: {reason}")
 
         parts = source.held_out()
         if not parts:
             fraction = max(fraction, source.val_fraction)
-            firsts.append((source, [number for number, _ in first]))
+            few += [keys] if len(keys) < LOOKAHEAD else []
         elif len(sources) > 1:  # alone, a source may validate on what it trains on
             for part in parts:
-                shares |= {number: 0.0 for number, _ in hashed_documents(part, [])}
+                shares |= {key: 0.0 for key, _ in hashed_documents(part, [])}
 
-    for source, numbers in sorted(firsts, key=lambda first: len(first[1])):
-        undecided = {*numbers} - shares.keys()
-        if len(numbers) == LOOKAHEAD or not undecided:
-            continue
-        shares |= {number: float(number > fraction) for number in undecided}
-        if len(numbers) == 1 and source.input_kind == "text":
-            shares[numbers[0]] = 1 - fraction
-        elif all(shares[number] == 1 for number in numbers):
+    held_out = HeldOut(shares, fraction)
+    for keys in sorted(few, key=len):
+        undecided = {*keys} - shares.keys()
+        shares |= {key: held_out.share(key) for key in undecided}
+        if undecided and len(keys) == 1 and sources[0].input_kind == "text":
+            shares[keys[0]] = 1 - fraction
+        elif undecided and all(shares[key] == 1 for key in keys):
             shares[min(undecided)] = 0.0
-
-    return HeldOut(shares, fraction)
+    return held_out
 
 
 def split_documents(
@@ -66,11 +67,9 @@ def split_documents(
 ) -> Iterator[tuple[str, Document]]:
     """Each document with its split. `skipped` gets an item for each that is left out."""
     parts = source.held_out()
-    for number, document in hashed_documents(source, skipped):
-        share = held_out.shares.get(number, float(number > held_out.fraction))
-        pieces = cut(document, share)
+    for key, document in hashed_documents(source, skipped):
+        pieces = cut(document, held_out.share(key))
         yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
-
     for part in parts:  # and nothing else is for validation
         for _, document in hashed_documents(part, skipped):
             yield VALIDATION, document
@@ -86,8 +85,8 @@ def cut(document: Document, share: float) -> Iterator[tuple[str, Document]]:
         yield split, Document(document.name, slice_chunks(document.chunks(), start, stop))
 
 
-def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float, Document]]:
-    """(a hash of how it begins, from 0 to 1; document) for each that is not empty."""
+def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, Document]]:
+    """(a hash of how it begins, document) for each that is not empty."""
     for document in source.documents():
         try:
             begin = read_begin(document, source)
@@ -97,8 +96,7 @@ def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[float
             skipped.append(str(error) if len(skipped) < MAX_NAMED else "")
             continue
         if begin:
-            digest = hashlib.blake2b(begin, digest_size=8).digest()
-            yield int.from_bytes(digest) / 2**64, document
+            yield hashlib.blake2b(begin, digest_size=8).hexdigest(), document
 
 
 def read_begin(document: Document, source: Source) -> bytes:

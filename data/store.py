@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy import ndarray
 
-from configs.errors import DataError
+from configs.errors import DataError, errors_as
 from data.disk import sync_file, write_synced
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 
@@ -68,7 +68,6 @@ def write_index(
     for path in sorted(folder.iterdir()):
         content.update(sync_file(path).encode())
         sums[path.name] = checksums(path)
-
     index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped, "sums": sums}
     for part in parts:
         index[part.split] = {
@@ -120,8 +119,8 @@ class Corpus:
     def __init__(self, folder: Path, verify: bool) -> None:
         """verify: all of its bytes are those that were written, not only a sample of them."""
         self.folder = folder
-
-        try:
+        hint = "remove it and run again to rebuild it"
+        with errors_as(DataError, f"{folder} is damaged; {hint}"):
             index = json.loads((folder / "index.json").read_text())
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
             self.content_hash = index["content"]
@@ -133,6 +132,3 @@ class Corpus:
             vocab_size = self.tokenizer.vocab_size
             self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
             self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])
-        except (OSError, ValueError, KeyError) as error:
-            hint = "remove it and run again to rebuild it"
-            raise DataError(f"{folder} is damaged ({error}); {hint}") from None

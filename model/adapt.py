@@ -53,12 +53,7 @@ def merge_adapters(model: nn.Module) -> None:
 
 
 def add_lora(
-    model: nn.Module,
-    seed: int,
-    rank: Count,
-    alpha: Positive,
-    dropout: BelowOne,
-    layers: str,
+    model: nn.Module, seed: int, rank: Count, alpha: Positive, dropout: BelowOne, layers: str
 ) -> None:
     """At the linear maps of the blocks whose names have the pattern."""
     maps = {

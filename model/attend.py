@@ -1,5 +1,6 @@
 """Attend: masks, the softmax over the scores, and the weighted mean of the values."""
 
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -7,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cpu import float32_wins, prefer_math_kernel
-from model.cuda import takes_groups
+from model.cuda import attention_kernels, prefers_matmuls, takes_groups
 
 
 def matmul_dtype(values: Tensor) -> torch.dtype:
@@ -39,82 +40,9 @@ class Mask(NamedTuple):
         return scores_BHTS
 
 
-def make_mask(
-    q_pos: Tensor,
-    k_pos: Tensor,
-    *,
-    causal: bool,
-    sliding_window: int | None = None,
-    prefix: Tensor | None = None,
-    visible: Tensor | None = None,
-    documents: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Mask:
-    """The mask of self-attention. It compares positions, (1|B, T) and (1|B, S), not indices, so
-    padding and a cache may place tokens anywhere.
-
-    sliding_window: how many keys a causal query sees, itself included; otherwise half as many on
-    each side. prefix: (B,), so many of the first tokens see each other in both directions.
-    visible: (B, S), false where a key is padding. documents: (B, T), where T = S; a query sees only
-    keys of its own number.
-    """
-    if sliding_window is None and visible is None and prefix is None and documents is None:
-        if not causal:
-            return Mask(bias)
-        if bias is None and q_pos.shape == k_pos.shape:
-            return Mask(causal=True)
-        # the newest position: no key is later (a cache with empty slots comes with `visible`)
-        if bias is None and q_pos.shape[-1] == 1:
-            return Mask()
-
-    k_B11S = k_pos[:, None, None, :]
-    behind_B1TS = q_pos[:, None, :, None] - k_B11S
-    distance_B1TS = behind_B1TS if causal else behind_B1TS.abs()
-    allowed_B1TS = distance_B1TS >= 0
-
-    if prefix is not None:
-        allowed_B1TS = allowed_B1TS | (k_B11S < prefix[:, None, None, None])
-
-    if sliding_window is not None:
-        farthest = sliding_window - 1 if causal else sliding_window // 2
-        allowed_B1TS = allowed_B1TS & (distance_B1TS <= farthest)
-
-    if documents is not None:
-        same_BTS = documents[:, :, None] == documents[:, None, :]
-        allowed_B1TS = allowed_B1TS & same_BTS[:, None]
-
-    if visible is not None:
-        allowed_B1TS = allowed_B1TS & visible[:, None, None, :]
-        # padding sees itself, so that no row of weights is empty
-        allowed_B1TS = allowed_B1TS | (behind_B1TS == 0)
-    return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
-
-
-def make_cross_mask(visible: Tensor | None) -> Mask:
-    """The mask of cross-attention hides only the padding of the memory."""
-    if visible is None:
-        return Mask()
-    return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))
-
-
 def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
     """Keep scores or logits within +-cap (arxiv.org/abs/2408.00118); null: as they are."""
     return logits if cap is None else cap * (logits / cap).tanh()
-
-
-def group_queries(q: Tensor, kv: Tensor) -> Tensor:
-    """(B, H, T, D) -> (B, G, J, D): one matmul then serves all query heads of a key/value head."""
-    n_groups = kv.shape[1]
-    if q.shape[1] == n_groups:
-        return q
-    return q.unflatten(1, (n_groups, -1)).flatten(2, 3)
-
-
-def ungroup_queries(grouped: Tensor, q: Tensor) -> Tensor:
-    """(B, G, J, D) -> (B, H, T, D)"""
-    if grouped.shape[1] == q.shape[1]:
-        return grouped
-    return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
 
 
 def attention_weights(
@@ -136,56 +64,6 @@ def attention_weights(
     return weights_BHTS
 
 
-def attend_in_float32(
-    q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
-) -> Tensor:
-    """The same in float32, for one query, so that no mask is causal."""
-    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies stay in the CPU's cache
-    outputs = []
-    with torch.autocast("cpu", enabled=False):
-        for start in range(0, len(q_BHTD), n_rows):
-            rows = slice(start, start + n_rows)
-            bias = mask.bias
-            if bias is not None and len(bias) > 1:
-                bias = bias[rows]
-            q, k, v = (tensor[rows].float() for tensor in (q_BHTD, k_BGSD, v_BGSE))
-            outputs.append(attend(q, k, v, Mask(bias), **options))
-    return torch.cat(outputs).type_as(q_BHTD)
-
-
-def attend_by_kernel(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None, dropout: float
-) -> Tensor:
-    """The same by torch's fused kernels, which never hold the weights."""
-    queries = q
-    bias = None if mask.bias is None else mask.bias.to(q.dtype)
-    n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
-    if n_sharing > 1 and not takes_groups(q, bias):
-        if q.shape[-2] > 1:
-            k = k.repeat_interleave(n_sharing, 1)
-            v = v.repeat_interleave(n_sharing, 1)
-        else:  # query heads become queries
-            queries = group_queries(q, k)
-            if bias is not None and bias.shape[1] > 1:
-                bias = group_queries(bias, k)
-
-    missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
-    if missing > 0:  # flash attention needs one width
-        v = F.pad(v, (0, missing))
-    y = F.scaled_dot_product_attention(
-        queries,
-        k,
-        v,
-        attn_mask=bias,
-        dropout_p=dropout,
-        is_causal=mask.causal,
-        scale=scale,
-        enable_gqa=queries.shape[1] != k.shape[1],
-    )
-    y = ungroup_queries(y, q)
-    return y[..., :-missing] if missing > 0 else y
-
-
 def attend(
     q_BHTD: Tensor,
     k_BGSD: Tensor,
@@ -201,10 +79,121 @@ def attend(
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD):
         return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
-    if logit_softcap is None and not prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE):
+    by_matmuls = prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE) or prefers_matmuls(q_BHTD, mask.bias)
+    if logit_softcap is None and not by_matmuls:
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
     y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values
     y_BHTE = ungroup_queries(y_BGJE, q_BHTD)
     return y_BHTE
+
+
+def attend_in_float32(
+    q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
+) -> Tensor:
+    """The same in float32, for one query, so that no mask is causal."""
+    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies stay in the CPU's cache
+    biases: Any = repeat(mask.bias)
+    if mask.bias is not None and len(mask.bias) > 1:
+        biases = mask.bias.split(n_rows)
+    columns = (tensor.split(n_rows) for tensor in (q_BHTD, k_BGSD, v_BGSE))
+    outputs = []
+    with torch.autocast("cpu", enabled=False):
+        for q, k, v, bias in zip(*columns, biases, strict=False):
+            outputs.append(attend(q.float(), k.float(), v.float(), Mask(bias), **options))
+    return torch.cat(outputs).type_as(q_BHTD)
+
+
+def attend_by_kernel(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None, dropout: float
+) -> Tensor:
+    """The same by torch's fused kernels, which never hold the weights."""
+    bias = None if mask.bias is None else mask.bias.to(q.dtype)
+    n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
+    if n_sharing > 1 and not takes_groups(q, bias):
+        k = k.repeat_interleave(n_sharing, 1)
+        v = v.repeat_interleave(n_sharing, 1)
+
+    missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
+    if missing > 0:  # flash attention needs one width
+        v = F.pad(v, (0, missing))
+    with attention_kernels(bias):
+        y = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=bias,
+            dropout_p=dropout,
+            is_causal=mask.causal,
+            scale=scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+    return y[..., :-missing] if missing > 0 else y
+
+
+def group_queries(q: Tensor, kv: Tensor) -> Tensor:
+    """(B, H, T, D) -> (B, G, J, D): one matmul then serves all query heads of a key/value head."""
+    n_groups = kv.shape[1]
+    if q.shape[1] == n_groups:
+        return q
+    return q.unflatten(1, (n_groups, -1)).flatten(2, 3)
+
+
+def ungroup_queries(grouped: Tensor, q: Tensor) -> Tensor:
+    """(B, G, J, D) -> (B, H, T, D)"""
+    if grouped.shape[1] == q.shape[1]:
+        return grouped
+    return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
+
+
+def make_mask(
+    q_pos: Tensor,
+    k_pos: Tensor,
+    *,
+    causal: bool,
+    sliding_window: int | None = None,
+    visible: Tensor | None = None,
+    documents: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Mask:
+    """The mask of self-attention. It compares positions, (1|B, T) and (1|B, S), not indices, so
+    padding and a cache may place tokens anywhere.
+
+    sliding_window: how many keys a causal query sees, itself included; otherwise half as many on
+    each side. visible: (B, S), false where a key is padding. documents: (B, T), where T = S; a query
+    sees only keys of its own number.
+    """
+    if sliding_window is None and visible is None and documents is None:
+        if not causal:
+            return Mask(bias)
+        if bias is None and q_pos.shape == k_pos.shape:
+            return Mask(causal=True)
+        # the newest position: no key is later (a cache with empty slots comes with `visible`)
+        if bias is None and q_pos.shape[-1] == 1:
+            return Mask()
+
+    behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
+    distance_B1TS = behind_B1TS if causal else behind_B1TS.abs()
+    allowed_B1TS = distance_B1TS >= 0
+
+    if sliding_window is not None:
+        farthest = sliding_window - 1 if causal else sliding_window // 2
+        allowed_B1TS = allowed_B1TS & (distance_B1TS <= farthest)
+
+    if documents is not None:
+        same_BTS = documents[:, :, None] == documents[:, None, :]
+        allowed_B1TS = allowed_B1TS & same_BTS[:, None]
+
+    if visible is not None:
+        allowed_B1TS = allowed_B1TS & visible[:, None, None, :]
+        # padding sees itself, so that no row of weights is empty
+        allowed_B1TS = allowed_B1TS | (behind_B1TS == 0)
+    return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
+
+
+def make_cross_mask(visible: Tensor | None) -> Mask:
+    """The mask of cross-attention hides only the padding of the memory."""
+    if visible is None:
+        return Mask()
+    return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))

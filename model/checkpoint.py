@@ -1,14 +1,8 @@
-"""Checkpoints: runs/name/checkpoints/step-########, a folder of safetensors and JSON that is
-renamed into place once it is complete and on the disk. Reading one runs no code."""
+"""Checkpoints: they are found, verified and read, which runs no code."""
 
-import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +15,18 @@ from configs.cli import expand_user, warn
 from configs.errors import CheckpointError
 from configs.parts import LOADED, own_code
 from configs.registry import from_dict
-from configs.schema import Config, ModelConfig
-from data.disk import atomic_folder, atomic_write, sync_file, sync_folder, write_synced
+from configs.schema import ModelConfig
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 from model.adapt import adapt, merge_adapters
+from model.runs import (
+    FORMAT,
+    FROZEN,
+    did_you_mean_run,
+    list_checkpoints,
+    read_best,
+    sha256,
+    step_of,
+)
 from model.transformer import build_model
 from model.weights import (
     Tensors,
@@ -33,155 +35,7 @@ from model.weights import (
     model_tensors,
     read_json,
     trained_parameters,
-    write_tensors,
 )
-
-RUNS = Path("runs")
-STEP = "step-????????"  # a pattern for glob
-FROZEN = "frozen.safetensors"  # weights that no step changes, and so no checkpoint holds
-FORMAT = 3
-
-
-def step_name(step: int) -> str:
-    return f"step-{step:08}"
-
-
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step-"))
-
-
-def list_checkpoints(run: Path) -> list[Path]:
-    """Newest first."""
-    return sorted((run / "checkpoints").glob(STEP), reverse=True)
-
-
-# ---- write
-
-
-def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any]) -> None:
-    """tensors: those of each file, such as {"model": {name: tensor}}."""
-    final = run / "checkpoints" / step_name(step)
-    final.parent.mkdir(exist_ok=True)
-    sync_folder(run)  # the new folder, and logs that are new
-    with atomic_folder(final) as draft:
-        for name, named in tensors.items():
-            write_tensors(draft / f"{name}.safetensors", named)
-        write_synced(draft / "state.json", json.dumps({"format": FORMAT, "step": step} | state))
-        manifest = {path.name: sync_file(path) for path in sorted(draft.iterdir())}
-        write_synced(draft / "manifest.json", json.dumps(manifest, indent=1))
-        if final.exists():  # it was saved before, but the disk reported an error
-            remove(final)
-
-
-def remove(checkpoint: Path) -> None:
-    """Rename, then delete: a checkpoint that is half deleted must not look like a complete one."""
-    trash = checkpoint.with_suffix(".trash")
-    os.rename(checkpoint, trash)
-    sync_folder(trash.parent)
-    shutil.rmtree(trash)
-
-
-def clean_up(run: Path) -> None:
-    """Remove what a killed run was writing or deleting."""
-    for pattern in ("*.draft", "*.trash"):
-        for path in (run / "checkpoints").glob(pattern):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def set_aside_newer(run: Path, step: int) -> None:
-    """Checkpoints newer than the one that a run resumes from, for they are damaged."""
-    for checkpoint in list_checkpoints(run):
-        if step_of(checkpoint) > step:
-            aside = checkpoint.with_suffix(".damaged")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(checkpoint, aside)
-
-
-def prune(run: Path, keep: int) -> None:
-    """Delete all but the newest checkpoints and the best."""
-    best = read_best(run)
-    for checkpoint in list_checkpoints(run)[keep:]:
-        if checkpoint.name != best:
-            remove(checkpoint)
-
-
-def mark_best(run: Path, step: int) -> None:
-    atomic_write(run / "checkpoints" / "best", step_name(step) + "\n")
-
-
-def keep_frozen(run: Path, tensors: Tensors) -> str | None:
-    """Write the weights that no checkpoint holds, and return their hash. Runs that have the same
-    share one file: each has a hard link to it, or a copy where the disk has no links."""
-    if not tensors:
-        return None
-    own = run / FROZEN
-    own.unlink(missing_ok=True)  # writing into a link would change the other runs
-    write_tensors(own, tensors)
-    digest = sync_file(own)
-    shared = RUNS / ".frozen" / digest
-    link = own.with_suffix(".draft")
-    with suppress(OSError):
-        shared.parent.mkdir(exist_ok=True)
-        if not shared.exists():
-            os.link(own, shared)
-        elif sha256(shared) == digest:
-            os.link(shared, link)
-            os.replace(link, own)
-        for path in shared.parent.iterdir():
-            if path.stat().st_nlink == 1:  # its runs were deleted
-                path.unlink()
-    sync_folder(run)
-    return digest
-
-
-def write_metadata(
-    run: Path, config: Config, origin: dict[str, Any], tokenizer: Tokenizer, environment: str
-) -> None:
-    """What a run needs besides its weights. origin: the choices, an option of each config group,
-    and the overrides that the config was composed from; the hashes of the code and of the frozen
-    weights."""
-    plain = {
-        **asdict(config),
-        "resume": False,
-        "choices": {},  # of an imported run, as the next ones
-        "overrides": [],
-        "code": None,
-        "frozen": None,
-        **origin,
-    }
-    atomic_write(run / "tokenizer.json", json.dumps(tokenizer.state()))
-    atomic_write(run / "environment.txt", environment)
-    atomic_write(run / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-
-
-# ---- find
-
-
-def list_runs() -> list[Path]:
-    """The runs that have a checkpoint, also those of sweeps; the last has the newest."""
-    found = [*RUNS.glob(f"*/checkpoints/{STEP}"), *RUNS.glob(f"*/*/checkpoints/{STEP}")]
-    oldest_first = sorted(found, key=os.path.getmtime)
-    return list(dict.fromkeys(path.parents[1] for path in oldest_first))
-
-
-def newest_run() -> Path:
-    runs = list_runs()
-    if not runs:
-        raise CheckpointError(f"{RUNS}/ has no run with a checkpoint; train one: python train.py")
-    return runs[-1]
-
-
-def did_you_mean_run(place: str | Path) -> str:
-    """A hint at the run with the nearest name, or nothing."""
-    runs = {run.name: run for run in list_runs()}
-    near = get_close_matches(Path(place).name, runs, 1)
-    return f" (did you mean {runs[near[0]]}?)" if near else ""
-
-
-def read_best(run: Path) -> str | None:
-    """The name of the best checkpoint."""
-    path = run / "checkpoints" / "best"
-    return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
 
 def newest_undamaged(run: Path) -> Path | None:
@@ -222,16 +76,6 @@ def verify(checkpoint: Path) -> None:
 def verify_file(path: Path, expected: str | None) -> None:
     if expected is None or sha256(path) != expected:
         raise CheckpointError(f"{path} is damaged: it is not the file that was saved")
-
-
-def sha256(path: Path) -> str | None:
-    """The hash of a file, or None if it cannot be read."""
-    with suppress(OSError), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-    return None
-
-
-# ---- read
 
 
 def read_config(run: Path, hint: str = "") -> dict[str, Any]:

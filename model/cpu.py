@@ -122,10 +122,11 @@ def pack_linears(model: nn.Module) -> None:
     if weight.dtype not in dtypes:
         return
 
+    pack = cache(PackedLinear)  # maps that are merged have several parents
     for parent in list(model.modules()):
         for name, module in parent.named_children():
             if type(module) is nn.Linear and module.weight.ndim == 2:
-                setattr(parent, name, PackedLinear(module))
+                setattr(parent, name, pack(module))
 
 
 class Eager:
@@ -150,7 +151,5 @@ def fast_bf16() -> str | None:
     """The feature that makes bf16 faster than float32 on this CPU, or None."""
     path = Path("/proc/cpuinfo")
     words = path.read_text(encoding="utf-8").split() if path.exists() else []
-    for feature, owner in FAST_BF16.items():
-        if feature in words and owner in words:
-            return feature
-    return None
+    fast = (name for name, owner in FAST_BF16.items() if name in words and owner in words)
+    return next(fast, None)

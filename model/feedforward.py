@@ -50,9 +50,15 @@ class MLP(nn.Module):
         return self.out(h_BTF)
 
 
+def squared_relu(values: Tensor) -> Tensor:
+    """relu(x)^2. As a product, for autocast would compute square() in float32 on a GPU."""
+    positive = F.relu(values)
+    return positive * positive
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
-    "relu2": lambda values: F.relu(values).square(),
+    "relu2": squared_relu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,

@@ -6,16 +6,23 @@ from model.attention import MultiHeadAttention
 from model.block import blocks_of
 from model.cpu import pack_linears
 from model.feedforward import MLP
-from model.linear import Merged, Part
+from model.linear import Part, join
 
 
 def merge(owner: nn.Module, *names: str) -> None:
     """These maps of the same input become parts of one."""
     maps = [getattr(owner, name) for name in names]
-    if all(type(linear) is nn.Linear for linear in maps):
-        whole = Merged(maps)
-        for index, name in enumerate(names):
-            setattr(owner, name, Part(whole, index))
+    if any(type(linear) is not nn.Linear for linear in maps):
+        return
+    weight, bias = join(maps)
+    n_out, n_in = weight.shape
+    whole = nn.Linear(n_in, n_out, bias is not None, device="meta")
+    whole.weight = nn.Parameter(weight)
+    if bias is not None:
+        whole.bias = nn.Parameter(bias)
+    widths = [linear.out_features for linear in maps]
+    for index, name in enumerate(names):
+        setattr(owner, name, Part(whole, widths, index))
 
 
 def prepare(model: nn.Module) -> None:

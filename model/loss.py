@@ -1,6 +1,6 @@
 """Cross-entropy that never holds the logits of a whole batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,20 +24,24 @@ GPU_CHUNK = 4096  # small ones would leave a GPU idle, and move the gradient of 
 def chunk_loss(
     logits_NV: Tensor,
     targets_N: Tensor,
+    weights_N: Tensor | None = None,
+    *,
     logit_softcap: float | None = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
     """The loss of some positions, summed. Any differentiable function of logits and targets can
-    stand here; z_loss is the factor of log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
+    stand here. `weights` are factors of each position's cross-entropy; z_loss is the factor of
+    log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
     logits_NV = soft_cap(logits_NV, logit_softcap)
 
-    if label_smoothing == 0 and cpu.use_cpu_kernels(logits_NV):
+    cross_entropy = partial(F.cross_entropy, logits_NV, targets_N, label_smoothing=label_smoothing)
+    if weights_N is not None:
+        total = (cross_entropy(reduction="none") * weights_N).sum()
+    elif label_smoothing == 0 and cpu.use_cpu_kernels(logits_NV):
         total = cpu.CrossEntropy.apply(logits_NV, targets_N)
     else:
-        total = F.cross_entropy(
-            logits_NV, targets_N, reduction="sum", label_smoothing=label_smoothing
-        )
+        total = cross_entropy(reduction="sum")
 
     if z_loss > 0:
         total = total + z_loss * logits_NV.logsumexp(-1).square().sum()
@@ -45,28 +49,57 @@ def chunk_loss(
 
 
 def value_and_gradient(
-    function: Callable[[Tensor, Tensor], Tensor], logits: Tensor, targets: Tensor
+    function: Callable[[Tensor], Tensor], logits: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The function's value, and its gradient with respect to the logits."""
     if torch.compiler.is_compiling():
         # the form that torch.compile can trace; in eager mode it would import the compiler
-        gradient, value = torch.func.grad_and_value(function)(logits, targets)
+        gradient, value = torch.func.grad_and_value(function)(logits)
         return value, gradient
 
     with torch.enable_grad():
         logits.requires_grad_()
-        value = function(logits, targets)
+        value = function(logits)
         [gradient] = torch.autograd.grad(value, logits)
     return value.detach(), gradient
 
 
-def aligned(tensor: Tensor, dim: int) -> Tensor:
-    """Filled up with zeros to a multiple of ALIGNMENT."""
-    missing = -tensor.shape[dim] % ALIGNMENT
-    if not missing:
-        return tensor
-    dims_behind = tensor.ndim - dim - 1
-    return F.pad(tensor, [0, 0] * dims_behind + [0, missing])
+def chunk_gradients(
+    rows_NC: Tensor,
+    labels: Sequence[Tensor],
+    parameters: list[Tensor],
+    vocab_size: int,
+    is_trained: bool,
+    **options: Any,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The loss of a chunk and its gradients: those of its rows, and of the head's parameters (its
+    weight, and its bias if any) if it is trained. torch.compile makes one graph of this function,
+    which serves any number of chunks."""
+    weight, *bias = parameters
+    exact = torch.promote_types(rows_NC.dtype, torch.float32)
+    logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size]
+    # in bfloat16 the sum over a vocabulary would be off by a percent
+    logits_NV = logits_NV.to(exact)
+
+    def function(logits_NV: Tensor) -> Tensor:
+        return chunk_loss(logits_NV, *labels, **options)
+
+    value, grad_NV = value_and_gradient(function, logits_NV)
+    grad = grad_NV.to(rows_NC.dtype)
+    missing = len(weight) - vocab_size
+    if missing:
+        grad = F.pad(grad, [0, missing])
+    gradients = []
+    if is_trained:
+        gradients.append((grad.mT @ rows_NC)[:vocab_size])
+    if is_trained and bias:
+        gradients.append(grad_NV.sum(0))
+    return value, grad @ weight, gradients
+
+
+def chunks(size: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """(rows, targets, weights if any) of so many positions at a time."""
+    return zip(*(column.split(size) for column in columns), strict=True)
 
 
 class ChunkedLoss(torch.autograd.Function):
@@ -76,46 +109,44 @@ class ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        function: Callable[..., Tensor],
+        differentiate: Callable[..., Any],  # chunk_gradients, or compiled
         size: int,
+        options: dict[str, Any],  # of chunk_loss
+        labels: Sequence[Tensor],  # targets, and weights if any
         hidden_NC: Tensor,
-        targets_N: Tensor,
         *parameters: Tensor,  # the weight of the head, and its bias if any
     ) -> Tensor:
-        vocab_size = len(parameters[0])
         exact = torch.promote_types(hidden_NC.dtype, torch.float32)
         low = matmul_dtype(hidden_NC)
-        low_NC = hidden_NC.to(low)
-        weight, *bias = (aligned(parameter.to(low), 0) for parameter in parameters)
+        vocab_size = len(parameters[0])
+        missing = -vocab_size % ALIGNMENT
+        aligned = [parameter.to(low) for parameter in parameters]
+        if missing:
+            aligned = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, missing]) for p in aligned]
 
         total = hidden_NC.new_zeros((), dtype=exact)
         row_gradients = []
-        is_trained = ctx.needs_input_grad[4]  # the head's weight, the fifth argument
+        is_trained = ctx.needs_input_grad[5]  # the head's weight, the sixth argument
         gradients = [torch.zeros_like(p, dtype=exact) for p in parameters if is_trained]
-        for rows_NC, targets in zip(low_NC.split(size), targets_N.split(size), strict=True):
-            # in bfloat16 the sum over a vocabulary would be off by a percent
-            logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size]
-            logits_NV = logits_NV.to(exact)
-            value, grad_NV = value_and_gradient(function, logits_NV, targets)
-            grad = aligned(grad_NV.to(low), 1)
-            # not in place: compiled by torch 2.11, the result would have no gradient
-            total = total + value
-            row_gradients.append(grad @ weight)
-            if is_trained:
-                gradients[0] += (grad.mT @ rows_NC)[:vocab_size]
-            if is_trained and bias:
-                gradients[1] += grad_NV.sum(0, dtype=exact)
+        for rows_NC, *chunk in chunks(size, hidden_NC.to(low), *labels):
+            value, row_gradient, added = differentiate(
+                rows_NC, chunk, aligned, vocab_size, is_trained, **options
+            )
+            total += value
+            row_gradients.append(row_gradient)
+            for gradient, new in zip(gradients, added, strict=True):
+                gradient += new
 
-        gradients = [g.type_as(p) for g, p in zip(gradients, parameters, strict=False)]
+        gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
         ctx.save_for_backward(torch.cat(row_gradients).type_as(hidden_NC), *gradients)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_gradient, *gradients = (gradient * scale for gradient in ctx.saved_tensors)
-        frozen = [None] * len(ctx.needs_input_grad[4:])
-        return None, None, hidden_gradient, None, *(gradients or frozen)
+        gradients: list[Any] = [gradient * scale for gradient in ctx.saved_tensors]
+        frozen = [None] * (len(ctx.needs_input_grad) - 4 - len(gradients))
+        return None, None, None, None, *gradients, *frozen
 
 
 def loss(
@@ -123,20 +154,24 @@ def loss(
     head: Head,
     targets: Tensor,
     count: int | None = None,
+    weights: Tensor | None = None,
+    differentiate: Callable[..., Any] = chunk_gradients,
     **options: Any,  # of chunk_loss
 ) -> tuple[Tensor, int]:
-    """The summed loss over all targets, and how many there are. Pass `count` where it is known, to
-    avoid a synchronization on a GPU; it must be exact, because only that many targets are read."""
-    hidden = hidden.flatten(0, -2)
-    targets = targets.flatten()
+    """The summed loss over all targets, and how many there are; `weights` are factors of each. Pass
+    `count` where it is known, to avoid a synchronization on a GPU; it must be exact, because only
+    that many targets are read."""
+    columns = [hidden.flatten(0, -2), targets.flatten()]
+    if weights is not None:
+        columns.append(weights.flatten())
+    is_ignored = columns[1] == IGNORE_INDEX
     if count is None:
-        count = int((targets != IGNORE_INDEX).sum())
-    if count < len(targets):
+        count = int((~is_ignored).sum())
+    if count < len(is_ignored):
         # a stable sort puts the targets first, in their order; nonzero() would wait for a GPU
-        is_ignored = (targets == IGNORE_INDEX).to(torch.int8)
-        positions = is_ignored.argsort(stable=True)[:count]
-        hidden = hidden[positions]
-        targets = targets[positions]
+        positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
+        columns = [column[positions] for column in columns]
+    hidden, *labels = columns
 
     hidden = head.features(hidden)
     parameters = list(head.map.parameters())
@@ -144,13 +179,13 @@ def loss(
     if hidden.is_cpu:
         size = min(CHUNK, 2 * hidden.shape[-1])
         size = max(size, 2**20 // head.map.out_features)  # a million logits
-    function: Any = partial(chunk_loss, logit_softcap=head.logit_softcap, **options)
+    options["logit_softcap"] = head.logit_softcap
     if torch.is_grad_enabled():
-        return ChunkedLoss.apply(function, size, hidden, targets, *parameters), count
+        total = ChunkedLoss.apply(differentiate, size, options, labels, hidden, *parameters)
+        return total, count
 
-    total = hidden.new_zeros(())
     exact = torch.promote_types(hidden.dtype, torch.float32)
-    for rows, chunk in zip(hidden.split(size), targets.split(size), strict=True):
-        logits = F.linear(rows, *parameters).to(exact)
-        total = total + function(logits, chunk)
+    total = hidden.new_zeros(())
+    for rows, *chunk in chunks(size, hidden, *labels):
+        total = total + chunk_loss(F.linear(rows, *parameters).to(exact), *chunk, **options)
     return total, count

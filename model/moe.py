@@ -12,20 +12,6 @@ from model.cuda import has_grouped_mm
 from model.feedforward import FFNS
 
 
-def multiply_groups(rows: Tensor, linear: Any, counts: Tensor) -> Tensor:
-    """The first counts[0] rows by the first matrix of a stack, the next counts[1] by the second,
-    and so on."""
-    stack = linear.weight.type_as(rows)
-    if has_grouped_mm(stack):
-        return F.grouped_mm(rows, stack.mT, offs=counts.cumsum(0, dtype=torch.int32))
-
-    if type(counts) is Tensor:
-        groups = rows.split(counts.tolist())
-    else:  # fake tensors, of a dry run, have no values
-        groups = rows.tensor_split(len(counts))
-    return torch.cat([group @ matrix.T for group, matrix in zip(groups, stack, strict=True)])
-
-
 class MixtureOfExperts(nn.Module):
     """The sum of top_k of n_experts MLPs, weighted by the router's probabilities of these, and of
     n_shared more, which all tokens pass (arxiv.org/abs/2401.04088, arxiv.org/abs/2401.06066). The
@@ -66,30 +52,46 @@ class MixtureOfExperts(nn.Module):
         # rows sorted by expert, under autocast in the dtype of matmuls, as the logits are
         expert, order = chosen.flatten().sort(stable=True)
         counts_X = F.one_hot(expert, probs_BTX.shape[-1]).sum(0)
+        self.load_X = counts_X / counts_X.sum() * len(counts_X)
+        self.probability_X = probs_BTX.mean((0, 1))
         token = order // self.top_k
         rows_MC = x.flatten(0, 1).type_as(logits_BTX).index_select(0, token)
         y_MC = self.run_experts(rows_MC, counts_X)
         y_MC = y_MC * weights.flatten()[order, None]
 
         added = torch.zeros_like(x) if self.shared is None else self.shared(x).type_as(x)
-        added = added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
-
-        # last: with recompute=block, the second forward pass ends at the last tensor that the
-        # backward pass needs, so that it does not come here and keep another graph
-        self.load_X = counts_X / counts_X.sum() * len(counts_X)
-        self.probability_X = probs_BTX.mean((0, 1))
-        return added
+        return added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
 
     def run_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """The rows are sorted by expert: counts[0] of the first, counts[1] of the second, and so
+        on."""
         experts = self.experts
-        multiply = partial(multiply_groups, counts=counts)
-        up = multiply(rows, experts.up)
-        if experts.gate is None:
-            hidden = experts.activation(up)
+        up, out, *gate = (linear.weight.type_as(rows) for linear in experts.children())
+        ends = counts.cumsum(0, dtype=torch.int32)
+        is_one_kernel = has_grouped_mm(up)
+        places: Any = len(up)  # fake tensors, of a dry run, have no values: groups are alike
+        if not is_one_kernel and type(counts) is Tensor:
+            places = ends[:-1].tolist()  # waits for a GPU, so once for all maps
+
+        def multiply(rows: Tensor, stack: Tensor) -> Tensor:
+            if is_one_kernel:
+                return F.grouped_mm(rows, stack.mT, offs=ends)
+            groups = rows.tensor_split(places)
+            return torch.cat([group @ own.T for group, own in zip(groups, stack, strict=True)])
+
+        hidden = multiply(rows, up)
+        if gate:
+            hidden = experts.activation(multiply(rows, *gate)) * hidden
         else:
-            gate = multiply(rows, experts.gate)
-            hidden = experts.activation(gate) * up
-        return multiply(hidden, experts.out)
+            hidden = experts.activation(hidden)
+        return multiply(hidden, out)
+
+    @property
+    def n_inactive(self) -> int:
+        """The number of parameters that a token does not use."""
+        total = sum(stack.numel() for stack in self.experts.parameters())
+        n_experts = len(self.experts.up.weight)
+        return total // n_experts * (n_experts - self.top_k)
 
     def losses(self) -> dict[str, Tensor]:
         """balance_loss times n_experts * sum(fraction of the choices * mean probability), which is
@@ -103,23 +105,6 @@ class MixtureOfExperts(nn.Module):
 
 def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
     return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
-
-
-def count_parameters(model: nn.Module) -> str:
-    """In words; with those that are active for a token, and those that are trained, if these are
-    fewer."""
-    total = sum(p.numel() for p in model.parameters())
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    active = total
-    for moe in mixtures_of(model):
-        for stack in moe.experts.parameters():
-            active -= stack.numel() // len(stack) * (len(stack) - moe.top_k)
-    words = f"{total:,} parameters"
-    if active < total:
-        words += f", {active:,} active"
-    if trained < total:
-        words += f", {trained:,} trained"
-    return words
 
 
 MLPS = dict(FFNS)

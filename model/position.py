@@ -2,6 +2,8 @@
 queries and keys, or adds a bias to the attention scores."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from configs.registry import Bounds, Registry, build
 from model.embedding import make_table
-from model.rope_scaling import SCALINGS
+from model.rope_scaling import Factor, Llama3Scaling, YarnScaling
 
 Base = Annotated[float, Bounds(above=1)]
 Rotate = Callable[[Tensor], Tensor]
@@ -77,6 +79,25 @@ class Sinusoidal(Position):
         waves = torch.stack([angle.sin(), angle.cos()], self.axis)
         wave_BTC = waves.flatten(-2).type_as(x)
         return x + wave_BTC
+
+
+@dataclass
+class LinearScaling:
+    """Position interpolation: divides every position by the factor (arxiv.org/abs/2306.15595)."""
+
+    factor: Factor
+    mscale = 1.0
+
+    def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
+        return inv_freq / self.factor
+
+
+SCALINGS = Registry(
+    none=partial(LinearScaling, factor=1.0),
+    linear=LinearScaling,
+    llama3=Llama3Scaling,
+    yarn=YarnScaling,
+)
 
 
 class Rope(Position):

@@ -6,17 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
+import yaml
 
+from configs.parts import CONFIGS
 from model import cpu
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-# dense 16-bit FLOP/s of GPUs by words of their name, as published by the vendor
-PEAKS = {"GB200": 2500e12, "B200": 2250e12, "GH200": 989e12, "H200": 989e12, "H100 PCIe": 756e12,
-         "H100 NVL": 835e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L40": 181e12,
-         "6000 Ada": 364e12, "A6000": 155e12, "A40": 150e12, "5090": 210e12, "4090": 165e12,
-         "3090": 71e12, "A10G": 70e12, "A10": 125e12, "L4": 121e12, "V100": 125e12,
-         "T4": 65e12}  # fmt: skip
 
 
 class Precision(NamedTuple):
@@ -97,9 +92,13 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
     return Precision(device, torch.float32, f"no faster dtype is safe on this {device.type}")
 
 
+def read_gpus() -> dict[str, dict[str, float]]:
+    return yaml.safe_load((CONFIGS / "gpus.yaml").read_text(encoding="utf-8"))
+
+
 def peak_of(name: str) -> float | None:
     """A 3090 Ti or the 4090 of a laptop is another GPU."""
-    for words, flops in PEAKS.items():
+    for words, gpu in read_gpus().items():
         if re.search(rf"\b{words}\b(?! Ti| Laptop)", name):
-            return flops
+            return gpu["tflops"] * 1e12
     return None

@@ -3,26 +3,14 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from configs.registry import Bounds, Count, Positive, Registry
+from configs.registry import Bounds, Count, Positive
 
 Factor = Annotated[float, Bounds(least=1)]
-
-
-@dataclass
-class LinearScaling:
-    """Position interpolation: divides every position by the factor (arxiv.org/abs/2306.15595)."""
-
-    factor: Factor
-    mscale = 1.0
-
-    def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
-        return inv_freq / self.factor
 
 
 @dataclass
@@ -79,11 +67,3 @@ class YarnScaling:
         pair = torch.arange(pairs, device=inv_freq.device, dtype=inv_freq.dtype)
         ramp = (pair - low) / (high - low or 0.001)
         return torch.lerp(inv_freq, inv_freq / self.factor, ramp.clamp(0, 1))
-
-
-SCALINGS = Registry(
-    none=partial(LinearScaling, factor=1.0),
-    linear=LinearScaling,
-    llama3=Llama3Scaling,
-    yarn=YarnScaling,
-)

@@ -82,16 +82,15 @@ class Stack(nn.Module):
         *,
         tokens: Tensor | None = None,
         visible: Tensor | None = None,
-        prefix: Tensor | None = None,
         documents: Tensor | None = None,
         memory: Tensor | None = None,
         memory_visible: Tensor | None = None,
         caches: Caches | None = None,
     ) -> Tensor:
         """tokens: (B, T), for parts that read them. visible: (B, S), false at padding, with a column
-        for each cached token; once given, it must be given at every later step. prefix: (B,), see
-        make_mask. documents: (B, T), the number of the document of each token, in order: each is as
-        if alone. memory_visible: as visible, for the memory."""
+        for each cached token; once given, it must be given at every later step. documents: (B, T), the
+        number of the document of each token, in order: each is as if alone. memory_visible: as
+        visible, for the memory."""
         n_new = x.shape[1]
         slots = Slots(n_new) if caches is None else caches.slots
         q_slots, k_slots = slots.next(n_new, x.device)
@@ -108,7 +107,6 @@ class Stack(nn.Module):
                 seen_pos,
                 causal=self.causal,
                 sliding_window=window,
-                prefix=prefix,
                 visible=None if visible is None else visible[:, seen],
                 documents=documents,
                 bias=position.bias(q_pos, seen_pos),

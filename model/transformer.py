@@ -49,15 +49,13 @@ class Transformer(nn.Module):
 
 class Decoder(Transformer):
     """tokens: (B, T). Pass caches from new_caches to continue from earlier tokens; visible, (B, S),
-    covers them, too. prefix: (B,), of a prefix LM: how many of the first tokens see each other in
-    both directions; by default all of the first call. documents: (B, T), for training: the number of
-    the document of each token, which sees no other and counts positions from its first."""
+    covers them, too. documents: (B, T), for training: the number of the document of each token, which
+    sees no other and counts positions from its first."""
 
     kind = "decoder"
 
     def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
         self.stack = make_stack(config, causal=True)
-        self.prefix_lm = config.prefix_lm
 
     def new_caches(self, size: int) -> Caches:
         return self.stack.new_caches(size)
@@ -67,20 +65,15 @@ class Decoder(Transformer):
         tokens: Tensor,
         *,
         visible: Tensor | None = None,
-        prefix: Tensor | None = None,
         documents: Tensor | None = None,
         caches: Caches | None = None,
     ) -> Tensor:
         if documents is not None and (caches or visible is not None):
             raise ValueError("documents are for training: give neither caches nor visible")
-        is_first = caches is None or caches.slots.length == 0
-        if self.prefix_lm and prefix is None and is_first:
-            prefix = torch.full_like(tokens[:, 0], tokens.shape[1])
         return self.stack(
             self.embedding(tokens),
             tokens=tokens,
             visible=visible,
-            prefix=prefix,
             documents=documents,
             caches=caches,
         )
@@ -168,7 +161,6 @@ def check_config(config: ModelConfig) -> None:
 
     only_for = {
         "cross_attention": ("encoder_decoder", config.cross_attention is not None),
-        "prefix_lm": ("decoder", config.prefix_lm),
         "encoder": ("encoder_decoder", any(vars(config.encoder).values())),
         "embedding.type_vocab_size": ("encoder", bool(config.embedding.get("type_vocab_size"))),
     }

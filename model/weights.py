@@ -50,6 +50,20 @@ def model_tensors(model: nn.Module) -> Tensors:
     return {name: tensor for name, tensor in all_tensors(model).items() if name not in frozen}
 
 
+def count_parameters(model: nn.Module) -> str:
+    """In words; with those that are active for a token, and those that are trained, if these are
+    fewer."""
+    total = sum(p.numel() for p in model.parameters())
+    active = total - sum(getattr(module, "n_inactive", 0) for module in model.modules())
+    trained = sum(p.numel() for p in trained_parameters(model).values())
+    words = f"{total:,} parameters"
+    if active < total:
+        words += f", {active:,} active"
+    if trained < total:
+        words += f", {trained:,} trained"
+    return words
+
+
 def assign_weights(model: Any, tensors: Tensors) -> nn.Module:
     model.load_state_dict(tensors, strict=False, assign=True)
     model.head.tie(model.embedding)

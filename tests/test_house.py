@@ -8,11 +8,11 @@ from graphlib import TopologicalSorter
 import pytest
 
 from configs.registry import signature
+from data.mix import SOURCES
 from data.objectives import OBJECTIVES
-from data.sources import SOURCES
 from data.tokenizers.train import TOKENIZERS
 from model.adapt import ADAPTS
-from model.rope_scaling import SCALINGS
+from model.position import SCALINGS
 from tests.parts import PARTS, ROOT, names, part
 from training.optimizer import OPTIMIZERS
 from training.schedule import SCHEDULES
@@ -30,7 +30,13 @@ CORE_MODULES = """
     model.generate model.generate.decode model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
-USE_DATA = ("model.hub", "model.checkpoint", "model.pretrained", "model.generate.prompt")
+USE_DATA = (
+    "model.hub",
+    "model.checkpoint",
+    "model.save",
+    "model.pretrained",
+    "model.generate.prompt",
+)
 USE_DATA += ("model.generate.options", "model.generate.stream")
 
 
@@ -85,7 +91,7 @@ SHARED = {
     "ffn": {"d_model", "layer", "n_layers"},
     "block": {"attention", "ffn", "cross", "norm", "dropout", "layer", "n_layers"},
     "data": {"cache", "val_fraction", "document_mask"},  # settings of all, in train.yaml
-    "objective": {"context_length", "architecture", "prefix_lm", "document_mask"},
+    "objective": {"context_length", "architecture", "document_mask"},
     "optimizer": {"model"},
     "adapt": {"model", "seed"},
     "schedule": {"steps"},

@@ -160,15 +160,6 @@ def test_generation_rules_are_obeyed(name, imported, run):
     model.generation_config.repetition_penalty = 2.0
     _, output = hf_generate(model, tokenizer)
     assert generated(run, *args, "--repetition-penalty", "2")["ids"] == output[n_prompt:]
-    if name == "bart":
-        model.generation_config.update(
-            repetition_penalty=1.3, num_beams=3, early_stopping="never", length_penalty=2.0
-        )
-        _, output = hf_generate(model, tokenizer)
-        assert (
-            generated(run, "--source", PROMPT, "--beams", "3", "--length-penalty", "2")["ids"]
-            == output[n_prompt:]
-        )
 
 
 RULES = {"repetition_penalty": 1.3, "bad_words_ids": [[PAD]], "min_length": 3}

@@ -15,10 +15,11 @@ from configs.cli import run_command
 from configs.compose import compose
 from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer, assign_ids
 from model.checkpoint import load_run
+from model.generate.decode import DecodeStep
 from model.generate.options import parse_options
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import write_run
-from model.transformer import build_model
+from model.transformer import Decoder, build_model
 from tests.model.hub.hub_models import randomize
 
 # {model: (objective, special tokens)}
@@ -166,6 +167,15 @@ def test_stdin_is_one_prompt(run):
 @pytest.mark.parametrize("text", ["-x", "-", "a b", "", "--run=", "--prompt=a"])
 def test_a_text_may_begin_with_a_dash(text):
     assert parse_options([f"--prompt={text}"]).prompt == [text]
+
+
+def test_an_architecture_generates_in_its_own_way(rows, monkeypatch):
+    def generate(model, prompts, *, max_new_tokens, **options):
+        for number in range(max_new_tokens):
+            yield DecodeStep([97 + number] * len(prompts), [0.0] * len(prompts))
+
+    monkeypatch.setattr(Decoder, "generate", generate, raising=False)
+    assert rows("--prompt", "the", "--max-new-tokens", "3")[0]["text"] == "abc"
 
 
 def test_a_stop_string(rows):

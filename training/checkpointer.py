@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.filesize import decimal
 from torch import Tensor
 
-from configs.cli import explain, warn
+from configs.cli import warn
 from configs.errors import CheckpointError, DataError
-from data.disk import filesize, sync_file
-from model import checkpoint
-from model.weights import frozen_tensors
+from configs.explain import explain
+from data.disk import sync_file
+from model import checkpoint, save
+from model.runs import list_checkpoints
+from model.weights import frozen_tensors, model_tensors
 from training.distributed import shard_like, whole
 from training.optimizer import groups_of, state_tensors
 from training.run import Run
@@ -32,7 +35,7 @@ class Checkpointer:
         self.form: list[Any] = []  # before the first step
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        self.unsaved_best: Callable[[], None] | None = None  # a write that failed
+        self.unsaved_best: list[Callable[[], None]] = []  # its write, which may have failed
         self.saved = -1  # the newest step
         self.failures = 0  # in a row
 
@@ -54,23 +57,21 @@ class Checkpointer:
         self.saved = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
-            write = partial(self.write, state.step, copies, plain, best)
+            write: Callable[[], None] = partial(self.write, state.step, copies, plain, best)
+            writes = [write] if best else [*self.unsaved_best, write]
             if best:
-                self.unsaved_best = write
-            self.pending = self.thread.submit(self.write_all, write)
+                self.unsaved_best = writes
+            self.pending = self.thread.submit(self.write_all, writes)
 
-    def write_all(self, newest: Callable[[], None]) -> None:
-        """First the best, if writing it has failed before."""
-        if self.unsaved_best and self.unsaved_best is not newest:
-            self.unsaved_best()
-            self.unsaved_best = None
-        newest()
-        self.unsaved_best = None
+    def write_all(self, writes: list[Callable[[], None]]) -> None:
+        for write in writes:
+            write()
+        self.unsaved_best = []
 
     def tensors(self) -> dict[str, checkpoint.Tensors]:
         """{file: {name: tensor}} of all that a checkpoint holds."""
         tensors = {
-            "model": checkpoint.model_tensors(self.run.model),
+            "model": model_tensors(self.run.model),
             "optimizer": state_tensors(self.run.model, self.run.optimizers),
             "ema": self.run.ema.average,
         }
@@ -98,10 +99,10 @@ class Checkpointer:
         # a run that resumes here does not repeat the rows of logs
         for log in self.folder.glob("*.jsonl"):
             sync_file(log)
-        checkpoint.save(self.folder, step, tensors, state)
+        save.save(self.folder, step, tensors, state)
         if best:
-            checkpoint.mark_best(self.folder, step)
-        checkpoint.prune(self.folder, self.run.config.checkpoint.keep)
+            save.mark_best(self.folder, step)
+        save.prune(self.folder, self.run.config.checkpoint.keep)
 
     def wait(self, max_failures: int = MAX_FAILURES) -> None:
         """For the checkpoint that is being written. A failure is a warning; several in a row end
@@ -134,21 +135,21 @@ class Checkpointer:
             return
         self.check_disk_space(frozen)
         if not is_resumed:
-            origin = origin | {"frozen": checkpoint.keep_frozen(self.folder, frozen)}
+            origin = origin | {"frozen": save.keep_frozen(self.folder, frozen)}
         tokenizer = self.run.data.tokenizer
-        checkpoint.write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
+        save.write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
 
     def check_disk_space(self, frozen: checkpoint.Tensors) -> None:
         """There must be room for the checkpoints that are kept (the first ten of them), the best,
         and one being written; and for the frozen weights."""
         size = sum(t.nbytes for named in self.tensors().values() for t in named.values())
         expected = min(self.run.config.checkpoint.keep, 10) + 2
-        existing = len(checkpoint.list_checkpoints(self.folder))
+        existing = len(list_checkpoints(self.folder))
         needed = size * max(1, expected - existing)
         needed += sum(tensor.nbytes for tensor in frozen.values())
         free = shutil.disk_usage(self.folder).free
         if needed > free:
-            sizes = f"need {filesize(needed)} and the disk has {filesize(free)} left"
+            sizes = f"need {decimal(needed)} and the disk has {decimal(free)} left"
             hint = "free some space, or lower checkpoint.keep"
             raise OSError(f"the checkpoints of this run {sizes}; {hint}")
 
@@ -177,9 +178,9 @@ class Checkpointer:
             world.scaler.load_state_dict(stored["scaler"])
         self.saved = state.step
         if world.is_main:
-            checkpoint.set_aside_newer(self.folder, state.step)
+            save.set_aside_newer(self.folder, state.step)
             if state.best_step == state.step:  # the run may have been killed before this
-                checkpoint.mark_best(self.folder, state.step)
+                save.mark_best(self.folder, state.step)
 
 
 @torch.no_grad()

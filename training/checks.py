@@ -1,41 +1,30 @@
 """Checks of own parts: what no checkpoint would hold is refused at the start, for a resumed run would
 lack it."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from configs.cli import warn
 from training.run import Run
-
-PLAIN = vars(nn.Module()).keys()
 
 
 def check_state(model: nn.Module, objective: Any) -> None:
     """Refuse tensors and modules that are attributes, and no part of the model."""
     known = {id(held) for held in (*model.parameters(), *model.buffers(), *model.modules())}
-    owners = [*model.named_modules(), ("objective", objective)]
-    for path, owner in owners:
+    for path, owner in (*model.named_modules(), ("objective", objective)):
         for name in getattr(owner, "_non_persistent_buffers_set", ()):
             refuse(path, name, "no persistent buffer: leave out persistent=False")
         for name, value in vars(owner).items():
-            lost = [held for held in held_by(value) if id(held) not in known]
-            if lost and name not in PLAIN:
-                refuse(path, name, "no parameter, persistent buffer or module of the model")
+            for held in tree_leaves(value):  # of lists, tuples and dicts
+                if isinstance(held, Tensor | nn.Module) and id(held) not in known:
+                    refuse(path, name, "no parameter, persistent buffer or module of the model")
 
 
 def refuse(path: str, name: str, reason: str) -> None:
     raise ValueError(f"{path}.{name} is {reason}; a checkpoint would not hold it")
-
-
-def held_by(value: Any) -> Iterator[Any]:
-    """The tensors and modules in an attribute."""
-    values = list(value.values()) if isinstance(value, dict) else value
-    if not isinstance(values, list | tuple | set):
-        values = [value]
-    yield from (held for held in values if isinstance(held, Tensor | nn.Module))
 
 
 def check_batches(objective: Any, loader: Any) -> None:

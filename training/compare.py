@@ -3,6 +3,7 @@
 import math
 import sys
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,15 +18,15 @@ from training.log import read_rows
 from training.plot import draw, points
 
 COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
-    "step": ("steps", "{:,.0f}"),
-    "tokens": ("tokens", "{:,.0f}"),
-    "seconds": ("seconds", "{:,.0f}"),
-    "tokens_per_second": ("tokens/s", "{:,.0f}"),
-    "loss": ("loss", "{:.3f}"),
-    "val_loss": ("val loss", "{:.3f}"),
-    "val_bpb": ("bits per byte", "{:.3f}"),
-    "val_accuracy": ("masked accuracy", "{:.1%}"),
-    "val_exact_match": ("exact match", "{:.1%}"),
+    "step": ("steps", ",.0f"),
+    "tokens": ("tokens", ",.0f"),
+    "seconds": ("seconds", ",.0f"),
+    "tokens_per_second": ("tokens/s", ",.0f"),
+    "loss": ("loss", ".3f"),
+    "val_loss": ("val loss", ".3f"),
+    "val_bpb": ("bits per byte", ".3f"),
+    "val_accuracy": ("masked accuracy", ".1%"),
+    "val_exact_match": ("exact match", ".1%"),
 }
 
 
@@ -46,11 +47,8 @@ def runs_of(sweep: Path) -> list[Path]:
 
 def expand_sweeps(paths: list[Path]) -> list[Path]:
     """A sweep stands for its runs; the other files in its folder are none."""
-    runs: list[Path] = []
-    for path in paths:
-        if not (path.is_file() and runs_of(path.parent)):
-            runs += runs_of(path) or [path]
-    return list(dict.fromkeys(runs))
+    folders = [path for path in paths if not (path.is_file() and runs_of(path.parent))]
+    return list(dict.fromkeys(run for path in folders for run in runs_of(path) or [path]))
 
 
 def compare(folders: list[Path], home: Path | None = None) -> str:
@@ -60,10 +58,8 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
         return text
 
     home.mkdir(parents=True, exist_ok=True)
-    curves = []
-    for folder in folders:
-        rows = read_rows(folder / "metrics.jsonl")
-        curves.append((folder.name, ".-", points(rows, "val_loss")))
+    logs = [folder / "metrics.jsonl" for folder in folders]
+    curves = [(log.parent.name, ".-", points(read_rows(log), "val_loss")) for log in logs]
     draw(curves, home / "comparison.png")
     atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
@@ -89,12 +85,13 @@ def group_seeds(runs: list[RunEnd]) -> list[Group]:
         groups[repr(run.settings)].append(run)
 
     found = list(groups.values())
-    losses = [numpy.mean(values(group, "val_loss") or math.nan) for group in found]
+    losses = [numpy.mean([*values(group, "val_loss").values()] or math.nan) for group in found]
     return [found[index] for index in numpy.argsort(losses, kind="stable")]  # NaN is last
 
 
-def values(group: Group, field: str) -> list[float]:
-    return [run.last[field] for run in group if field in run.last]
+def values(group: Group, field: str) -> dict[int, float]:
+    """By seed."""
+    return {run.seed: run.last[field] for run in group if field in run.last}
 
 
 def table(groups: list[Group]) -> str:
@@ -109,7 +106,7 @@ def table(groups: list[Group]) -> str:
                 columns[key] = cells
 
     for field, (title, form) in COLUMNS.items():
-        columns[title] = [cell(values(group, field), form) for group in groups]
+        columns[title] = [cell(values(group, field).values(), form) for group in groups]
     columns["val loss - best"] = [difference(group, groups[0]) for group in groups]
     return markdown(columns)
 
@@ -120,26 +117,22 @@ def group_name(group: Group) -> str:
 
 
 def difference(group: Group, best: Group) -> str:
-    """The mean and standard deviation over the seeds that both were run with."""
-    own = losses_by_seed(group)
-    others = losses_by_seed(best)
+    """Over the seeds that both were run with."""
+    own = values(group, "val_loss")
+    others = values(best, "val_loss")
     pairs = [own[seed] - others[seed] for seed in own if seed in others]
     if group is best or len(pairs) < 2:
         return "-"
-    deviation = numpy.std(pairs, ddof=1)
-    return f"{numpy.mean(pairs):+.3f} ± {deviation:.3f} ({len(pairs)} pairs)"
+    return f"{cell(pairs, '+.3f')} ({len(pairs)} pairs)"
 
 
-def losses_by_seed(group: Group) -> dict[int, float]:
-    return {run.seed: run.last["val_loss"] for run in group if "val_loss" in run.last}
-
-
-def cell(numbers: list[float], form: str) -> str:
+def cell(numbers: Collection[float], form: str) -> str:
+    """Their mean and standard deviation."""
     if not numbers:
         return "-"
-    text = form.format(numpy.mean(numbers))
+    text = format(numpy.mean([*numbers]), form)
     if len(set(numbers)) > 1:
-        text += f" ± {form.format(numpy.std(numbers, ddof=1))}"
+        text += f" ± {numpy.std([*numbers], ddof=1):{form.lstrip('+')}}"
     return text
 
 

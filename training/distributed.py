@@ -4,33 +4,61 @@ together."""
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from itertools import count, cycle
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from configs.errors import StopRequested
 from configs.schema import Config
-from model.block import blocks_of
 from model.cpu import tune_malloc
-from model.precision import (
-    Precision,
-    choose_device,
-    choose_precision,
-    use_deterministic_algorithms,
-)
-from training.alive import Meeting
+from model.precision import Precision, choose_device, choose_precision, use_deterministic_algorithms
 
-Item = TypeVar("Item")
+PERIOD = 1.0  # seconds between two signs of life
+POLL = 0.05
+
+
+class Meeting:
+    """Where processes wait for the slowest, however long it takes, as long as each shows that it is
+    alive. limit: the seconds after which one that does not is lost."""
+
+    def __init__(self, store: Any, rank: int, size: int, limit: float) -> None:
+        self.store = store
+        self.rank = rank
+        self.size = size
+        self.limit = limit
+        self.numbers = count()
+        threading.Thread(target=self.show_life, daemon=True).start()
+
+    def show_life(self) -> None:
+        with suppress(RuntimeError):  # the store has ended with the run
+            while True:
+                self.store.add(f"alive/{self.rank}", 1)
+                time.sleep(PERIOD)
+
+    def wait(self) -> None:
+        key = f"meeting/{next(self.numbers)}"
+        self.store.add(key, 1)
+        heard: dict[tuple[int, int], float] = {}  # when each sign was first seen
+        ranks = cycle(range(self.size))
+        while self.store.add(key, 0) < self.size:
+            time.sleep(POLL)
+            rank = next(ranks)
+            sign = (rank, self.store.add(f"alive/{rank}", 0))
+            first_seen = heard.setdefault(sign, time.monotonic())
+            if time.monotonic() - first_seen > self.limit:
+                raise RuntimeError(f"process {rank} timed out after {self.limit:g} seconds")
 
 
 class World(NamedTuple):
-    """This process among those that torchrun started, or a process alone; its device and
-    precision."""
+    """This process among those that torchrun started, or a process alone; its device, its
+    precision, and whether it compiles."""
 
     rank: int
     size: int
@@ -38,6 +66,7 @@ class World(NamedTuple):
     precision: Precision
     scaler: torch.amp.GradScaler  # for float16, in which small gradients would underflow
     meeting: Meeting | None = None  # of several processes
+    compiles: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -76,23 +105,15 @@ class World(NamedTuple):
 def start(config: Config) -> World:
     """Meet the other processes, if there are any. Wrong settings are refused before."""
     device = choose_device(config.device)
-    rank, size = 0, int(os.environ.get("WORLD_SIZE", 1))
-    meeting = None
+    rank = int(os.environ.get("RANK", 0))
+    size = int(os.environ.get("WORLD_SIZE", 1))
     parallel = choose_parallel(config, size)
+    meeting = None
     if "RANK" in os.environ:  # set by torchrun
-        if ":" in config.device:
-            reason = "but each process of torchrun has a GPU of its own"
-            raise ValueError(f"device={config.device}, {reason}; choose device=cuda")
-        if device.type == "cuda":  # of its machine's, each process has one
-            local_rank = int(os.environ["LOCAL_RANK"])
-            if local_rank >= torch.cuda.device_count():
-                reason = f"process {local_rank + 1} has no GPU of its own"
-                raise ValueError(f"{reason}; lower --nproc_per_node")
-            device = torch.device("cuda", local_rank)
-            torch.cuda.set_device(device)
+        device = own_device(config, device)
         timeout = timedelta(seconds=config.ddp_timeout)
         backend = "nccl" if device.type == "cuda" else "gloo"
-        store, rank, _ = next(dist.rendezvous("env://", timeout=timeout))
+        store, *_ = next(dist.rendezvous("env://", timeout=timeout))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
         meeting = Meeting(store.clone(), rank, size, config.ddp_timeout)
     tune_malloc()
@@ -100,26 +121,40 @@ def start(config: Config) -> World:
     precision = choose_precision(device, config.precision)
     if parallel == "fsdp" and precision.dtype is torch.float16:
         raise ValueError("parallel=fsdp does not support precision=fp16; choose bf16 or fp32")
-    return World(rank, size, parallel, precision, precision.scaler(), meeting)
+    compiles = config.compile is True or (config.compile == "auto" and device.type == "cuda")
+    return World(rank, size, parallel, precision, precision.scaler(), meeting, compiles)
+
+
+def own_device(config: Config, device: torch.device) -> torch.device:
+    """Of the GPUs of its machine, each process has one."""
+    if ":" in config.device:
+        reason = "but each process of torchrun has a GPU of its own"
+        raise ValueError(f"device={config.device}, {reason}; choose device=cuda")
+    if device.type != "cuda":
+        return device
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if local_rank >= torch.cuda.device_count():
+        reason = f"process {local_rank + 1} has no GPU of its own"
+        raise ValueError(f"{reason}; lower --nproc_per_node")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
 
 
 def choose_parallel(config: Config, size: int) -> str:
     parallel = config.parallel
-    if size == 1 and parallel in ("ddp", "fsdp"):
-        command = "torchrun --nproc_per_node=2 train.py"
-        raise ValueError(
-            f"parallel={parallel} needs several processes; use {command}, or parallel=auto"
-        )
+    if parallel == "auto":
+        parallel = "none" if size == 1 else "ddp"
+    if size == 1 and parallel != "none":
+        hint = "use torchrun --nproc_per_node=2 train.py, or parallel=auto"
+        raise ValueError(f"parallel={parallel} needs several processes; {hint}")
     if size > 1 and parallel == "none":
-        raise ValueError(
-            f"parallel=none, but torchrun started {size} processes; choose ddp or fsdp"
-        )
+        hint = "choose ddp or fsdp"
+        raise ValueError(f"parallel=none, but torchrun started {size} processes; {hint}")
     if config.train.batch_size % size:
         rows = config.train.batch_size
         raise ValueError(f"train.batch_size is {rows}; expected a multiple of the {size} processes")
-    if size == 1:
-        return "none"
-    return "ddp" if parallel == "auto" else parallel
+    return parallel
 
 
 def end(code: int) -> NoReturn:
@@ -137,24 +172,6 @@ def end(code: int) -> NoReturn:
 def build_device(world: World) -> torch.device:
     """Where a new model is built: with FSDP, only the main process has memory for all of it."""
     return torch.device("meta" if world.parallel == "fsdp" and not world.is_main else "cpu")
-
-
-def shard(loss_module: nn.Module, world: World) -> None:
-    """FSDP: each process keeps a part of every tensor, and blocks gather theirs while they run. The
-    parameters become DTensors, so the optimizers have to be made after it."""
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    mesh = init_device_mesh(world.device.type, (world.size,))
-    policy = MixedPrecisionPolicy(world.precision.dtype, reduce_dtype=torch.float32)
-    weights = loss_module.state_dict()
-    for module in (*blocks_of(loss_module), loss_module):
-        fully_shard(module, mesh=mesh, mp_policy=policy)
-    loss_module.to_empty(device=world.device)
-    # hand out those of the main process
-    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(loss_module, weights if world.is_main else {}, options=options)
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -202,11 +219,3 @@ def catch_signals() -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         received_signals.clear()
-
-
-def stoppable(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items. A process alone can be stopped between them, several only between steps."""
-    for item in items:
-        if received_signals and not dist.is_initialized():
-            raise StopRequested
-        yield item

@@ -20,12 +20,13 @@ from model.transformer import build_model
 from model.weights import all_tensors, assign_weights
 
 MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn", "tokenizer")
-TUNABLE = r"model\.(context_length|dropout|([a-z_]+\.)?kind)"
+TUNABLE = r"model\.(context_length|dropout|([a-z_]+\.)?kind)|optimizer\..+"
 
 
 def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
     """These settings with the model and tokenizer of init_from=; of the command line, whose keys
-    these are, only a shorter context, dropout and another kind of a part are kept."""
+    these are, only a shorter context, dropout and another kind of a part are kept. Muon is chosen
+    only by name: its rates would destroy a trained model."""
     for key in keys:
         group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
         if group in MODEL_GROUPS and not re.fullmatch(TUNABLE, key):
@@ -36,6 +37,9 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     changed.model = start["model"]
     changed.tokenizer = start["tokenizer"]
+    if "optimizer" not in keys and node.optimizer.kind == "muon":
+        option = "lora" if node.adapt.kind == "lora" else "finetune"
+        changed.optimizer = read_yaml(CONFIGS / f"optimizer/{option}.yaml")
     for key in keys:
         if re.fullmatch(TUNABLE, key):
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
@@ -50,17 +54,11 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
 def fine_tuned(
     node: DictConfig, keys: list[str], choices: dict[str, Any]
 ) -> tuple[DictConfig, dict[str, Any]]:
-    """(its settings, the option of each group). Muon is chosen only by name: its rates would
-    destroy a trained model."""
+    """(its settings, the option of each group)"""
     changed = with_model(node, keys)
     kept = {group: choices[group] for group in choices if group not in MODEL_GROUPS}
-    if "optimizer" not in keys and node.optimizer.kind == "muon":
-        option = "lora" if node.adapt.kind == "lora" else "finetune"
-        kept["optimizer"] = option
-        changed.optimizer = read_yaml(CONFIGS / f"optimizer/{option}.yaml")
-        for key in keys:
-            if key.startswith("optimizer."):
-                OmegaConf.update(changed, key, OmegaConf.select(node, key))
+    if changed.optimizer.kind != node.optimizer.kind:
+        kept["optimizer"] = "lora" if node.adapt.kind == "lora" else "finetune"
     return changed, kept
 
 

@@ -3,10 +3,8 @@ weight."""
 
 import json
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,15 +13,16 @@ from rich.console import Console
 from rich.progress import Progress
 
 from configs.cli import print, warn
-from configs.schema import Config
+from configs.errors import StopRequested
+from data.batch import Batch
 from data.disk import atomic_write
-from data.objectives import Batch
-from training.distributed import stoppable
+from training.cost import count
+from training.distributed import received_signals
 from training.plot import draw_run
-from training.run import Run, TrainState
+from training.run import Run
+from training.wandb_log import start_wandb
 
-MANY_BATCHES = 200  # are announced where no bar can be shown
-MAX_NAMED = 12  # more values that have no format are not printed; metrics.jsonl has all
+MAX_NAMED = 12  # values without a format that are printed; metrics.jsonl has all
 FORMATS = {
     "loss": "loss {:6.3f}",
     "lr": "lr {:.1e}",
@@ -41,79 +40,73 @@ FORMATS = {
 
 def in_words(values: Mapping[str, float]) -> str:
     """Those without a format are printed by name, such as losses and metrics of one's own."""
-    n_named = len(values.keys() - FORMATS)
-    words = []
-    for name, value in values.items():
-        if name in FORMATS:
-            words.append(FORMATS[name].format(value))
-        elif n_named <= MAX_NAMED:
-            words.append(f"{name} {value:.4g}")
-    return "  ".join(words)
+    words = [FORMATS[name].format(values[name]) for name in values if name in FORMATS]
+    named = [f"{name} {values[name]:.4g}" for name in values if name not in FORMATS]
+    return "  ".join(words + named[:MAX_NAMED])
 
 
 class Log:
     """Of the main process; in the others it does nothing. On a terminal, a progress bar stays below
     all that is printed."""
 
-    def __init__(self, folder: Path, run: Run, ideal_seconds: float | None) -> None:
+    def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
         self.run = run
+        self.state = run.state
         self.is_main = run.world.is_main
-        self.ideal_seconds = ideal_seconds  # of a step at the peak FLOP/s of the GPU, for MFU
+        peak = run.world.precision.peak_flops()
+        vocab_size = run.data.tokenizer.vocab_size
+        self.ideal_seconds: float | None = None  # of a step, for MFU
+        if peak and (cost := count(run.config, run.world.precision, vocab_size)):
+            n_rows = run.config.train.batch_size / run.world.size
+            self.ideal_seconds = cost.flops * n_rows / peak
         self.wandb: Any = None
         self.disk_failed = False
-        self.console = Console(soft_wrap=True)
-        has_bar = self.is_main and self.console.is_terminal
-        self.bar = Progress(console=self.console, transient=True, disable=not has_bar)
+        console = Console(soft_wrap=True)
+        has_bar = self.is_main and console.is_terminal
+        self.bar = Progress(console=console, transient=True, disable=not has_bar)
         self.task = self.bar.add_task("", total=1.0)
         if self.is_main:
             for name in ("metrics.jsonl", "samples.jsonl"):
                 truncate(folder / name, run.state.step)
-            self.wandb = start_wandb(folder, run.config)
+            if run.config.wandb.mode != "disabled":
+                self.wandb = start_wandb(folder, run.config)
         self.bar.start()
         self.restart_clock()
 
     def restart_clock(self) -> None:
         """The speed of training is measured from here: an evaluation is no part of it."""
         self.last_time = time.perf_counter()
-        self.last_step = self.run.state.step
+        self.last_step = self.state.step
+        self.last_tokens = self.state.tokens
 
-    def step(
-        self,
-        state: TrainState,
-        progress: float,
-        losses: dict[str, float],
-        lr: float,
-        grad_norm: float,
-    ) -> None:
+    def step(self, progress: float, values: dict[str, float]) -> None:
+        state = self.state
         self.bar.update(self.task, completed=progress, description=f"step {state.step}")
         if state.step % self.run.config.log.every:
             return
         passed = time.perf_counter() - self.last_time
-        per_step = passed / (state.step - self.last_step)
-        tokens_per_step = state.tokens / state.step
         # with train.minutes, nothing is known of it in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
-        values = losses | {"lr": lr, "grad_norm": grad_norm}
-        values["tokens_per_second"] = tokens_per_step / per_step
+        values["tokens_per_second"] = (state.tokens - self.last_tokens) / passed
         if self.ideal_seconds:
-            values["mfu"] = self.ideal_seconds / per_step
-        self.record(state, values, f"elapsed {clock(state.seconds)}  ETA {clock(left)}")
+            values["mfu"] = self.ideal_seconds * (state.step - self.last_step) / passed
+        self.record(values, f"elapsed {clock(state.seconds)}  ETA {clock(left)}")
 
-    def evaluation(self, state: TrainState, metrics: dict[str, float], full: bool = False) -> None:
-        seen = self.run.data.train.tokens_seen(state.step)  # of each source of a mix
-        n_tokens = {f"tokens_{source}": n for source, n in seen.items()}
-        self.record(state, metrics, "(full)" if full else "", full=full, **n_tokens)
-        if self.is_main and (state.step or full):  # the first step should not wait for matplotlib
+    def evaluation(self, metrics: dict[str, float], full: bool = False) -> None:
+        seen = self.run.data.train.tokens_seen(self.state.step)  # of each source of a mix
+        n_tokens = {f"tokens_{source}": seen[source] for source in seen}
+        self.record(metrics, "(full)" if full else "", full=full, **n_tokens)
+        is_first = self.state.step == 0 and not full  # it should not wait for matplotlib
+        if self.is_main and not is_first:
             with suppress(OSError):
                 rows = list(read_rows(self.folder / "metrics.jsonl"))
                 draw_run(rows, self.folder / "curve.png")
         self.restart_clock()
 
-    def record(
-        self, state: TrainState, values: dict[str, float], ending: str = "", **unprinted: Any
-    ) -> None:
+    def record(self, values: dict[str, float], ending: str = "", **unprinted: Any) -> None:
         """A row of metrics.jsonl, for wandb as well, and a line."""
+        state = self.state
         row = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
         row |= values | unprinted
         self.append("metrics.jsonl", row)
@@ -128,13 +121,15 @@ class Log:
         self.restart_clock()
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
-        """Show how far a long evaluation is; a signal can stop it between two batches."""
-        if total > MANY_BATCHES and not self.console.is_terminal:
-            print(f"evaluating {total:,.0f} batches ...")
-        yield from self.bar.track(stoppable(batches), total, description="evaluating")
+        """Show how far a long evaluation is. A signal stops it between two batches, but for that of
+        several processes."""
+        for batch in self.bar.track(batches, total, description="evaluating"):
+            if received_signals and self.run.world.size == 1:
+                raise StopRequested
+            yield batch
 
-    def sample(self, state: TrainState, texts: dict[str, str]) -> None:
-        self.append("samples.jsonl", {"step": state.step, **texts})
+    def sample(self, texts: dict[str, str]) -> None:
+        self.append("samples.jsonl", {"step": self.state.step, **texts})
         for name, text in texts.items():
             print(f"  {name:<14}{text!r}")
         self.restart_clock()
@@ -162,31 +157,6 @@ class Log:
 def clock(seconds: float) -> timedelta:
     """It is printed as 0:01:02."""
     return timedelta(seconds=round(min(seconds, 1e9)))
-
-
-def start_wandb(run: Path, config: Config) -> Any:
-    """A resumed run continues under the same id. A failure costs one warning, and not the run."""
-    if config.wandb.mode == "disabled":
-        return None
-    id_file = run / "wandb-id"
-    try:
-        import wandb
-
-        if not id_file.exists():
-            id_file.write_text(uuid.uuid4().hex)
-        return wandb.init(
-            **asdict(config.wandb),
-            name=run.name,
-            id=id_file.read_text(),
-            resume="allow",
-            dir=run,
-            config=asdict(config),
-            settings=wandb.Settings(silent=True, console="off", init_timeout=15),
-        )
-    except Exception as error:  # whatever the service does, the run continues
-        reason = str(error).partition("\n")[0]
-        warn(f"no wandb ({type(error).__name__}: {reason})")
-        return None
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from training.step import check_name
 def measure(run: Run) -> dict[str, float]:
     """Those of metrics.names. The model is in eval mode and runs eagerly, whatever is compiled."""
     values: dict[str, float] = {}
-    with run.evaluating(), run.world.precision.autocast():
+    with run.evaluating():
         for metric in run.config.metrics.names:
             for name, value in METRICS[metric](run).items():
                 check_name(name)
@@ -55,9 +55,3 @@ METRICS: Registry[Callable[[Run], dict[str, float]]] = Registry(
     residual_rms=residual_rms,
     expert_load=expert_load,
 )
-
-
-def check_metrics(names: list[str]) -> None:
-    for name in names:
-        if name not in METRICS:
-            raise ValueError(f"metrics.names has {name!r}; choose from: {', '.join(METRICS)}")

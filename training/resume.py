@@ -10,7 +10,8 @@ from configs.cli import print
 from configs.compose import CONFIGS, key_of, read_yaml, to_config
 from configs.registry import flatten
 from configs.schema import Config
-from model.checkpoint import RUNS, check_code, read_config
+from model.checkpoint import check_code, read_config
+from model.runs import RUNS
 
 # what a run is; the rest, such as its length and its learning rate, may change when it is resumed
 FIXED = (
@@ -40,9 +41,10 @@ def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config
     stored.pop("code", None)
     frozen = stored.pop("frozen", None)
     known = flatten(stored)
-    add_new_settings(stored)
-    changed = OmegaConf.create(stored)
+    usual = read_yaml(CONFIGS / "train.yaml")
+    del usual["defaults"], usual["hydra"]
     # as stored, with today's default of what did not exist then
+    changed: Any = OmegaConf.merge(usual, stored)
     before = flatten(asdict(to_config(changed)))
     for key in sorted(before.keys() - known):
         print(f"{key} is new since this run was started, and is {show(before[key])}")
@@ -58,11 +60,10 @@ def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config
 
     # the options of groups, such as optimizer, and all settings, such as optimizer.lr
     after = chosen | flatten(asdict(config))
-    dropped = before.keys() - after.keys()  # such as the weight of a source
-    after |= {key: None for key in sorted(dropped) if key.startswith(FIXED)}
-    before |= choices
-    for key, new in after.items():
+    before |= {key: choices.get(key) for key in chosen}
+    for key in after | before:  # also what is dropped, such as the weight of a source
         old = before.get(key)
+        new = after.get(key)
         if new == old or key in UNTOLD:
             continue
         if key.startswith(FIXED) or key in fixed:
@@ -72,17 +73,6 @@ def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config
     all_overrides = list(dict.fromkeys(overrides + origin["overrides"]))
     merged = {"choices": choices | chosen, "overrides": all_overrides, "frozen": frozen}
     return config, origin | merged
-
-
-def add_new_settings(stored: dict[str, Any]) -> None:
-    """Those that an older run lacks have today's default."""
-    usual = read_yaml(CONFIGS / "train.yaml")
-    del usual["defaults"], usual["hydra"]
-    for name, default in usual.items():
-        if isinstance(default, dict):
-            stored[name] = default | stored.get(name, {})
-        else:
-            stored.setdefault(name, default)
 
 
 def show(value: Any) -> str:

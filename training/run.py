@@ -73,8 +73,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """In eval mode, with the averaged weights if there are any. Of several processes, all have
-        to evaluate."""
+        """In eval mode and in the precision of the run, with the averaged weights if there are any.
+        Of several processes, all have to evaluate."""
         module = self.loss_module
         is_sharded = self.world.parallel == "fsdp"
         with self.swapped():
@@ -83,7 +83,8 @@ class Run(NamedTuple):
             if is_sharded:  # FSDP gathers weights by itself only for module(...)
                 module.unshard()
             try:
-                yield
+                with self.world.precision.autocast():
+                    yield
             finally:
                 if is_sharded:
                     module.reshard()

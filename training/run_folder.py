@@ -20,12 +20,12 @@ from configs.errors import RunLockedError
 from configs.parts import own_code
 from configs.schema import Config
 from data.disk import sync_folder
-from model.checkpoint import RUNS, clean_up
-from model.moe import count_parameters
+from model.runs import RUNS
+from model.save import clean_up
+from model.weights import count_parameters
 from training.distributed import World
 from training.log import read_rows
 from training.run import Run
-from training.schedule import RunLength
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
@@ -127,8 +127,8 @@ def code_hashes() -> dict[str, str]:
     return hashes | own_code()
 
 
-def describe(folder: Path, run: Run) -> str:
-    """The lines that are printed before the first step."""
+def describe(folder: Path, run: Run, steps: float) -> str:
+    """The lines that are printed before the first step. steps: of the whole run."""
     config = run.config
     data = run.data
     world = run.world
@@ -138,17 +138,16 @@ def describe(folder: Path, run: Run) -> str:
     dtype = str(precision.dtype).removeprefix("torch.")
     examples = data.objective.items
     vocab_size = data.tokenizer.vocab_size
-    run_length = RunLength(config.train, train)
     begin = ""
     if state.step:
         begin = f", resuming from step {state.step:,}"
     elif config.resume:
         begin = ", starting at step 0"
-    if math.isinf(run_length.steps):
+    if math.isinf(steps):
         length = f"{config.train.minutes:g} minutes, and then the final evaluation"
     else:
-        epochs = run_length.steps * config.train.batch_size / train.n
-        length = f"{run_length.steps:,} steps, {epochs:.2f} epochs"
+        epochs = steps * config.train.batch_size / train.n
+        length = f"{steps:,} steps, {epochs:.2f} epochs"
     batch = f"{config.train.batch_size:,} {examples} per step"
     if world.size > 1:
         batch += f" on {world.size} processes ({world.parallel})"
@@ -163,4 +162,6 @@ def describe(folder: Path, run: Run) -> str:
         f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(vocab_size):.2f}",
         f"training    {length}, {batch}",
     ]
+    if hasattr(run.model, "loss"):
+        lines.append(f"loss        that of {type(run.model).__name__}.loss, also as val_loss")
     return "\n".join(lines)

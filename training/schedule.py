@@ -75,7 +75,7 @@ def noam(steps: float, warmup: NonNegative) -> Schedule:
     return warmed_up(share, decay)
 
 
-SCHEDULES: dict[str, Callable[..., Schedule]] = Registry(
+SCHEDULES: Registry[Callable[..., Schedule]] = Registry(
     wsd=wsd,
     cosine=cosine,
     noam=noam,
@@ -86,26 +86,23 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = Registry(
 
 class RunLength:
     """A run ends at the first of train.steps, tokens, epochs and minutes that is reached, or when
-    train.patience is over. Of the loader it takes tokens_per_example and, for epochs, n. Its batches
-    may have more or fewer tokens than usual: the number of steps of train.tokens is an estimate then,
-    for the schedule."""
+    train.patience is over. Batches may have more or fewer tokens than usual: the number of steps of
+    train.tokens is an estimate then, for the schedule. n_rows: of the training set."""
 
-    def __init__(self, train: TrainConfig, loader: Any) -> None:
-        self.tokens_per_step = round(train.batch_size * loader.tokens_per_example)
-        self.max_steps = math.inf if train.steps is None else train.steps
+    def __init__(self, train: TrainConfig, tokens_per_row: float, n_rows: int = 0) -> None:
+        limits = [train.steps, train.tokens, train.minutes]
+        steps, self.tokens, minutes = [math.inf if n is None else n for n in limits]
         if train.epochs is not None:
-            steps = math.ceil(train.epochs * loader.n / train.batch_size)
-            self.max_steps = min(self.max_steps, steps)
-        self.tokens = math.inf if train.tokens is None else train.tokens
-        self.seconds = math.inf if train.minutes is None else 60 * train.minutes
+            steps = min(steps, math.ceil(train.epochs * n_rows / train.batch_size))
+        self.max_steps = steps
+        self.seconds = 60 * minutes
         self.patience = train.patience
 
-        self.steps = self.max_steps
-        self.whole_tokens = math.inf  # of whole steps
+        self.tokens_per_step = round(train.batch_size * tokens_per_row)
         if train.tokens is not None:
             steps = math.ceil(train.tokens / self.tokens_per_step)
-            self.whole_tokens = steps * self.tokens_per_step
-            self.steps = min(self.steps, steps)
+        self.whole_tokens = steps * self.tokens_per_step
+        self.steps = min(steps, self.max_steps)
 
     def is_over(self, state: TrainState) -> bool:
         is_last_step = state.step >= self.max_steps or state.tokens >= self.tokens

@@ -3,38 +3,45 @@ read."""
 
 import math
 import os
+import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from rich.filesize import decimal
 
+from configs.cli import interrupted_by, print, report
 from configs.compose import compose_node, key_of, to_config
 from configs.parts import load_parts
 from configs.registry import build
 from configs.schema import Config
 from data.corpus import build_data
-from data.disk import filesize
 from data.tokenizers.train import TOKENIZERS
 from model.adapt import adapt
-from model.checkpoint import RUNS, did_you_mean_run, list_runs
+from model.checkpoint import read_config
+from model.runs import RUNS, did_you_mean_run, list_runs
 from model.transformer import build_model
 from training.checks import check_state
 from training.finetune import fine_tuned
-from training.metrics import check_metrics
+from training.metrics import METRICS
 from training.optimizer import OPTIMIZERS
 from training.resume import resumed
 from training.run_folder import check_name, code_hashes
 from training.schedule import build_schedule
-from training.sweep import place_in_sweep
 
 
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     """(the config of a run; its origin, for config.yaml: the option of each config group, the
     overrides of the command line, and the hashes of the code)"""
+    interrupted_by(signal.default_int_handler)
     load_parts(node.parts)
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
@@ -57,6 +64,46 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     config = replace(config, name=name, resume=resume)
     check_parts(config)
     return config, origin
+
+
+def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
+    """(the name of this run of a sweep; whether it may be resumed: a sweep that is repeated goes on
+    with the runs that it did not finish)"""
+    if node.resume or node.name:
+        reason = "each run of a sweep is new, with a name of its own"
+        raise ValueError(f"-m takes neither name= nor resume=: {reason}")
+    run = Path(hydra.runtime.output_dir)
+    if RUNS.absolute() not in run.parents:
+        raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
+    name = run.relative_to(RUNS.absolute()).as_posix()
+    if not (run / "config.yaml").exists():
+        return name, False
+    if read_config(RUNS / name)["overrides"] != list(hydra.overrides.task):
+        hint = "choose another hydra.sweep.dir"
+        raise ValueError(f"{RUNS / name} already exists, with other settings; {hint}")
+    return name, "auto"
+
+
+class Sweep(Callback):
+    """After each run of a sweep: the table of all its runs so far. (Hydra does not call
+    on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
+    prints a line of its own before it raises one."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
+        failed = job_return.status == JobStatus.FAILED
+        if config.hydra.mode != RunMode.MULTIRUN:
+            if failed:
+                raise SystemExit(report(job_return._return_value))
+            return
+        from training.compare import compare, runs_of
+
+        if failed:
+            print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
+            # Hydra raises it when somebody asks for the result of this run
+            job_return.return_value = SystemExit(report(job_return._return_value))
+        home = Path(config.hydra.sweep.dir)
+        if runs := runs_of(home):
+            print(compare(runs, home))
 
 
 def new_config(
@@ -100,15 +147,17 @@ def check_parts(config: Config) -> None:
     batch = 3 * 8 * tokens  # three tensors of ids
     memory = host_memory()
     if weights + batch > memory and not config.dry_run:
-        sizes = f"the weights need {filesize(weights)}, a batch {filesize(batch)}"
+        sizes = f"the weights need {decimal(weights)}, a batch {decimal(batch)}"
         hint = "choose a smaller size= or train.batch_size"
-        raise MemoryError(f"{sizes}, and the memory is {filesize(memory)}; {hint}")
+        raise MemoryError(f"{sizes}, and the memory is {decimal(memory)}; {hint}")
     if config.adapt["kind"] != "none":
         adapt(model, config.adapt)
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     _, objective = build_data(config)  # also decides what objective=auto is
     check_state(model, objective)
-    check_metrics(config.metrics.names)
+    for name in config.metrics.names:
+        if name not in METRICS:
+            raise ValueError(f"metrics.names has {name!r}; choose from: {', '.join(METRICS)}")
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})
     train = config.train

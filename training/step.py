@@ -1,29 +1,25 @@
 """What a training step is made of; train.py has the step itself."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from configs.cli import warn
-from configs.schema import Config, LossConfig
-from data.loader import SORT_GROUP
-from data.objectives import Batch
+from configs.schema import LossConfig
+from data.batch import Batch
 from data.shuffle import hash_seed
-from model.block import AttentionContext, Shared, States, blocks_of
-from model.loss import loss
-from training.distributed import World
+from model.loss import chunk_gradients, loss
 from training.run import Run
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
 # columns of metrics.jsonl, whose names no other loss or metric may have
 COLUMNS = {"step", "tokens", "seconds", "loss", "lr", "grad_norm"}
 COLUMNS |= {"tokens_per_second", "mfu", "full"}
-MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 
 
 class LossModule(nn.Module):
@@ -34,21 +30,45 @@ class LossModule(nn.Module):
         self.model: Any = model
         self.options = vars(config)
         self.contributors: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
+        self.differentiate: Callable[..., Any] = chunk_gradients
+        # of terms that are (sum, count): the counts, and the targets per count of the whole step
+        self.counts: Counter[Any] = Counter()
+        self.ratios: dict[Any, Tensor] = {}
+        self.has_counts = bool(self.contributors)  # unknown before the first step
 
-    def forward(self, inputs: dict[str, Tensor], targets: Tensor, count: int) -> dict[str, Tensor]:
+    def forward(
+        self, inputs: dict[str, Tensor], targets: Tensor, count: int, weights: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """{name: sum over the targets}, which the caller divides by their number in the whole
-        batch: the cross-entropy, and the losses() of modules of the network, which are means. In
-        eval mode, plain cross-entropy alone."""
+        batch: the main loss, and the losses() of modules of the network, each a mean or (sum,
+        count). In eval mode, the main loss alone: the cross-entropy, or loss(hidden, targets) of a
+        network that has it."""
         hidden = self.model.hidden(**inputs)
-        options = self.options if self.training else {}
-        total, _ = loss(hidden, self.model.head, targets, count, **options)
-        losses = {"loss": total}
+        if hasattr(self.model, "loss"):
+            losses = {"loss": self.model.loss(hidden, targets)}
+        else:
+            options = self.options if self.training else {}
+            head = self.model.head
+            total, _ = loss(hidden, head, targets, count, weights, self.differentiate, **options)
+            losses = {"loss": total}
         if self.training:
-            for module in self.contributors:
-                for name, mean in module.losses().items():
+            for number, module in enumerate(self.contributors):
+                for name, term in module.losses().items():
                     check_name(name)
-                    losses[name] = losses.get(name, 0.0) + count * mean
+                    total = self.over_targets((number, name), term, count)
+                    losses[name] = losses.get(name, 0.0) + total
         return losses
+
+    def over_targets(self, key: Any, term: Any, count: int) -> Tensor:
+        """A term, times the number of targets."""
+        if not isinstance(term, tuple):
+            return count * term
+        if not self.has_counts:
+            reason = "return (0, 0) as long as nothing counts"
+            raise ValueError(f"the loss {key[1]} was no (sum, count) in the first step; {reason}")
+        total, own = term
+        self.counts[key] += own
+        return total * self.ratios.get(key, 1.0)
 
 
 def check_name(name: str) -> None:
@@ -79,62 +99,6 @@ def without_traces(module: nn.Module) -> AbstractContextManager[None]:
     return within()
 
 
-def recompute_blocks(model: nn.Module) -> None:
-    """Blocks keep only their inputs for the backward pass, which runs them again."""
-    blocks: list[Any] = blocks_of(model)
-    for block in blocks:
-        block.forward = recomputed(block, block.forward)
-
-
-def recomputed(block: nn.Module, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The second pass reads the buffers, and what earlier layers share, as the first one found
-    them."""
-
-    def run(x: Tensor, context: AttentionContext, given: dict[str, Any]) -> Any:
-        own = context._replace(shared=Shared(given))
-        return forward(x, own), dict(own.shared)
-
-    def forward_and_again(x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        if states is not None:  # in decoding
-            return forward(x, context, states)
-        options: Any = {"use_reentrant": False}
-        if not torch.compiler.is_compiling():  # a graph leaves no traces
-            options["context_fn"] = lambda: (nullcontext(), without_traces(block))
-        y, shared = checkpoint(run, x, context, dict(context.shared), **options)
-        context.shared.update(shared)
-        return y
-
-    return forward_and_again
-
-
-def compile_module(module: nn.Module, config: Config, world: World) -> Any:
-    """By torch.compile; compile=auto does so on a GPU, and what cannot be compiled runs eagerly."""
-    is_optional = config.compile == "auto" and world.device.type == "cuda"
-    if not (is_optional or config.compile is True):
-        return module
-    torch._dynamo.config.suppress_errors = is_optional
-    # batches of pairs have different numbers of targets, which the loss cuts into chunks: it has a
-    # graph for each number of chunks
-    torch._dynamo.config.recompile_limit = 64
-    blocks = list(blocks_of(module))
-    if len(blocks) < MANY_BLOCKS:
-        return torch.compile(module)
-    for block in blocks:  # all of one kind share a graph, which is compiled once
-        block.forward = compiled_in_training(block)
-    return module
-
-
-def compiled_in_training(block: nn.Module) -> Callable[..., Tensor]:
-    """In eval mode it runs eagerly: texts of any length would be compiled anew."""
-    eager = block.forward
-    compiled = torch.compile(eager)
-
-    def forward(*inputs: Any) -> Tensor:
-        return compiled(*inputs) if block.training else eager(*inputs)
-
-    return forward
-
-
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Dropout is a function of (seed, step), so no random state has to be saved."""
     torch.manual_seed(int(hash_seed("step", seed, step, rank) >> 1))
@@ -148,10 +112,32 @@ def micro_batches(batch: Batch, size: int, device: torch.device) -> Iterator[tup
         yield rows.to(device), start + size >= n
 
 
-def fit_micro_batch(run: Run) -> int:
-    """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until a forward and
-    a backward pass fit in memory in every process. No weight changes. A resumed run keeps its
-    own."""
+def count_terms(run: Run, batch: Batch, count: int | Tensor) -> None:
+    """Find the counts of a step before its first backward pass, by forward passes that leave no
+    trace. Models without such loss terms have them once."""
+    module = run.loss_module
+    world = run.world
+    size = run.state.micro_batch_size
+    if not module.has_counts:
+        return
+
+    module.counts.clear()
+    gpus = [world.device] if world.device.type == "cuda" else []
+    traces = without_traces(module)
+    with torch.no_grad(), torch.random.fork_rng(gpus), traces, world.precision.autocast():
+        for micro_batch, _ in micro_batches(batch, size, world.device):
+            module(*micro_batch)
+    module.has_counts = bool(module.counts)
+    if module.has_counts:
+        counts = world.sum(*module.counts.values())
+        ratios = count / (counts + (counts == 0))  # where nothing counts, the sum is zero
+        module.ratios = dict(zip(module.counts, ratios.float(), strict=True))
+
+
+def fit_micro_batch(run: Run, train_module: Any) -> int:
+    """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until two forward
+    and backward passes fit in memory in every process, the second beside the gradients of the
+    first. No weight changes. A resumed run keeps its own."""
     config = run.config
     world = run.world
     rows = config.train.batch_size // world.size
@@ -162,32 +148,31 @@ def fit_micro_batch(run: Run) -> int:
         return max(1, min(rows, CPU_TOKENS // config.model.context_length))
     if run.state.micro_batch_size:
         return min(run.state.micro_batch_size, rows)
-    # of pairs, the widest batch of the first sorted group; one of a later group may be a bit wider
-    loader = run.data.train
-    widest_step = max(range(SORT_GROUP), key=loader.seq_len)
-    widest = loader.batch(widest_step).share(*world.share)
-    while world.sum(runs_out_of_memory(run.loss_module, widest.rows(0, rows), world)).any():
-        if rows == 1:
-            hint = "lower size= or model.context_length"
-            raise MemoryError(f"not even one row of a batch fits on the GPU; {hint}")
-        smaller = math.ceil(rows / 2)
-        if world.parallel == "fsdp":  # after a backward pass that failed, it cannot run another
-            hint = f"set train.micro_batch_size={smaller}"
+    widest = run.data.train.widest().share(*world.share)
+    while world.sum(runs_out_of_memory(run, train_module, widest.rows(0, rows))).any():
+        # with FSDP, no other pass can run after a backward pass that has failed
+        if rows == 1 or world.parallel == "fsdp":
+            hint = "lower train.micro_batch_size, size= or model.context_length"
             raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
-        rows = smaller
+        rows = math.ceil(rows / 2)
         if world.is_main:
             warn(f"out of memory; trying micro-batches of {rows}")
+        torch.compiler.reset()  # else the graphs of these would be for rows of any number
     return rows
 
 
-def runs_out_of_memory(module: nn.Module, rows: Batch, world: World) -> bool:
+def runs_out_of_memory(run: Run, train_module: Any, rows: Batch) -> bool:
+    # DDP exchanges nothing: a process would wait for one that has run out of memory
+    train_module.require_backward_grad_sync = False
     try:
-        with world.precision.autocast():
-            losses = module(*rows.to(world.device))
-        sum(losses.values()).backward()
+        with without_traces(train_module):
+            for _ in range(2):
+                with run.world.precision.autocast():
+                    losses = train_module(*rows.to(run.world.device))
+                sum(losses.values()).backward()
     except torch.OutOfMemoryError:
         return True
     finally:
-        module.zero_grad(set_to_none=True)
+        train_module.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
     return False

@@ -11,7 +11,7 @@ from data.corpus import Loaders
 from data.disk import atomic_write
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import read_best, step_name
+from model.runs import read_best, step_name
 from training.log import read_rows
 from training.run import Run
 
@@ -36,8 +36,7 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
         lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
 
     parts = f" --parts {shlex.quote(config.parts)}" if config.parts else ""
-    prompt = PROMPTS.get(config.model.kind, PROMPTS["decoder"])
-    prompt = "--chat" if data.objective.input_kind == "chat" else prompt
+    prompt = "--chat" if data.objective.input_kind == "chat" else PROMPTS[run.model.kind]
     sample = f"python sample.py --run {folder}{parts} {prompt}"
     best = read_best(folder)
     rows = list(read_rows(folder / "metrics.jsonl"))

@@ -1,0 +1,1 @@
+from data.tokenizers import imported as imported

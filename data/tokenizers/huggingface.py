@@ -2,7 +2,8 @@
 
 import re
 
-from data.tokenizers.tokenizer import CharTokenizer, Tokenizer, load_hf_tokenizer
+from data.tokenizers.imported import load_hf_tokenizer
+from data.tokenizers.tokenizer import CharTokenizer, Tokenizer
 from data.tokenizers.train import byte_level, bytes_to_unicode
 
 
@@ -10,12 +11,8 @@ def to_hf(tokenizer: Tokenizer) -> tuple[str, dict[str, str]]:
     """(tokenizer.json, {name of a special token: how it is written there})"""
     text = tokenizer.text or new_json(tokenizer)
     library = load_hf_tokenizer(text)
-    names = {}
-    for name, i in tokenizer.specials.items():
-        token = library.id_to_token(i)
-        if token is not None:
-            names[name] = token
-    return text, names
+    written = {name: library.id_to_token(i) for name, i in tokenizer.specials.items()}
+    return text, {name: token for name, token in written.items() if token is not None}
 
 
 def new_json(tokenizer: Tokenizer) -> str:
@@ -53,7 +50,6 @@ def merges_of(tokens: list[str]) -> list[tuple[str, str]]:
     keeps no merges: it joins any pair that is a token, the earliest one first."""
     rank = {token: i for i, token in enumerate(tokens)}
     merges = []
-
     for token, i in rank.items():
         found = []
         for cut in range(1, len(token)):
@@ -62,5 +58,4 @@ def merges_of(tokens: list[str]) -> list[tuple[str, str]]:
             if max(ranks) < i:
                 found.append((ranks, pair))
         merges += [pair for _, pair in sorted(found)]
-
     return merges

@@ -6,10 +6,9 @@ tokens, such as `end` between documents, never come out of encode().
 
 import base64
 import codecs
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, cached_property
+from functools import cache
 from itertools import groupby
 from threading import get_ident
 from typing import Any
@@ -17,18 +16,13 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from configs.errors import TokenizerError, errors_as
 from configs.registry import Count, Registry, build, signature
 
 SPLIT = "tokenizer_config.json has split_special_tokens: true; set it to false and import again"
-MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
 Ids = dict[str, int]
 State = dict[str, Any]
 Template = list[list[int]]
 NO_TEMPLATE: Template = [[], []]
-# from which clean_up_tokenization_spaces strips spaces; a text may become so with its next token
-UNCLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
-MAYBE_UNCLEAN = re.compile(" (|'|n|n'|'v|'r)$")
 Decoder = Callable[..., str]  # of the next ids, and of final=True for the last
 
 
@@ -65,11 +59,8 @@ class Tokenizer:
     @property
     def end_ids(self) -> list[int]:
         """All ids that end a text: `end`, and `end_1` and so on of models that have several."""
-        ids = [self.specials["end"]]
-        for name, i in self.specials.items():
-            if name.startswith("end_"):
-                ids.append(i)
-        return ids
+        others = [i for name, i in self.specials.items() if name.startswith("end_")]
+        return [self.specials["end"], *others]
 
     @property
     def start(self) -> int:
@@ -104,21 +95,19 @@ class Tokenizer:
         out."""
         special = {written: i for i, written in self.special_texts().items()}
         ids: list[int] = []
-        begins = [0]  # in bytes, of each id and of what follows them
+        tokens: list[bytes] = []
         for piece in re.split(r"(<\|\w+\|>)", text):
             if piece in special:
                 ids.append(special[piece])
-                begins.append(begins[-1] + len(piece))
+                tokens.append(piece.encode())
                 continue
-            for i in self.encode(piece).tolist():
-                ids.append(i)
-                token = self.decode_bytes([i])
-                begins.append(begins[-1] + len(token))
-
-        utf8 = np.frombuffer(text.encode(), np.uint8)
-        is_continuation = (utf8 & 0b11000000) == 0b10000000
-        character_of_byte = np.cumsum(~is_continuation) - 1
-        return ids, character_of_byte[begins[:-1]].tolist()
+            new = self.encode(piece).tolist()
+            ids += new
+            tokens += [self.decode_bytes([i]) for i in new]
+        utf8 = np.frombuffer(b"".join(tokens), np.uint8)
+        character_of_byte = np.cumsum((utf8 & 0b11000000) != 0b10000000) - 1
+        begins = np.cumsum([0, *map(len, tokens)])[:-1]
+        return ids, character_of_byte[begins].tolist()
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """A function from the next ids to the text that is certain by now, never half a
@@ -191,7 +180,6 @@ class BytePairTokenizer(Tokenizer):
         self.pattern = pattern
         self.ranks = ranks
         self.tokens = [base64.b64decode(token) for token in ranks]
-
         settings: State = {
             "pat_str": pattern,
             "mergeable_ranks": {token: i for i, token in enumerate(self.tokens)},
@@ -212,129 +200,10 @@ def to_base64(tokens: Iterable[bytes]) -> list[str]:
     return [base64.b64encode(token).decode() for token in tokens]
 
 
-class HubTokenizer(Tokenizer):
-    """An imported tokenizer of any type, run by the `tokenizers` library. Its special tokens can
-    have any ids."""
-
-    kind = "hub"
-    text: str
-
-    def __init__(
-        self,
-        text: str,
-        specials: Ids,
-        vocab_size: Count,
-        files: dict[str, str] | None = None,
-        date: str | None = None,
-    ) -> None:
-        """`vocab_size` is that of the model, which may have more rows than there are ids, or fewer;
-        `files` are others of its folder, which export writes back."""
-        super().__init__(vocab_size, specials, vocab_size)
-        self.text = text
-        self.files = files or {}
-        self.date = date
-        self.backend = load_hf_tokenizer(text)
-        with errors_as(TokenizerError, "tokenizer.json cannot encode 'a'"):
-            self.template = template_of(self.backend)
-
-        settings = json.loads(self.files.get("tokenizer_config.json", "{}"))
-        self.splits_specials = settings.get("split_special_tokens", False)
-        is_bpe = type(self.backend.model).__name__ == "BPE"
-        self.cleans_up = settings.get("clean_up_tokenization_spaces", False) and not is_bpe
-
-    def encode(self, text: str) -> ndarray:
-        with errors_as(TokenizerError, f"tokenizer.json cannot encode {text[:60]!r}"):
-            # unlike encode(), it lets other threads work meanwhile
-            [encoding] = self.backend.encode_batch_fast([text], add_special_tokens=False)
-        return np.array(self.checked(encoding.ids), np.int32)
-
-    def checked(self, ids: list[int]) -> list[int]:
-        """A tokenizer may have more tokens than its model has rows."""
-        highest = max(ids, default=0)
-        if highest >= self.vocab_size:
-            token = self.backend.id_to_token(highest)
-            limit = f"the model's vocab_size is {self.vocab_size}"
-            raise TokenizerError(
-                f"the text has the token {token!r}, whose id is {highest}; {limit}"
-            )
-        return ids
-
-    @cached_property
-    def parser(self) -> Any:
-        """The backend that also finds special tokens in a text."""
-        library = load_hf_tokenizer(self.text)
-        library.encode_special_tokens = False
-        return library
-
-    def special_texts(self) -> dict[int, str]:
-        added = self.parser.get_added_tokens_decoder()
-        return {i: token.content for i, token in added.items()}
-
-    def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
-        [encoding] = self.parser.encode_batch([text], add_special_tokens=False)  # as in encode()
-        return self.checked(encoding.ids), [start for start, _ in encoding.offsets]
-
-    def decode_with_specials(self, ids: Iterable[int]) -> str:
-        return self.backend.decode(list(ids), skip_special_tokens=False)
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        return self.decode(ids).encode()
-
-    def decode(self, ids: Iterable[int]) -> str:
-        text = self.backend.decode(list(ids))
-        for unclean in UNCLEAN if self.cleans_up else ():
-            text = text.replace(unclean, unclean.strip())
-        return text
-
-    def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
-        """Tokens may join in any way, so new ids are decoded together with the last that became
-        text."""
-        context = list(before)  # their text has been returned
-        pending: list[int] = []  # the ids after them
-
-        def decode(ids: Iterable[int], final: bool = False) -> str:
-            nonlocal context, pending
-            pending = [*pending[-MAX_PENDING_IDS:], *ids]
-
-            shown = self.decode(context)
-            text = self.decode(context + pending)
-            is_open = text.endswith("\ufffd") or (self.cleans_up and MAYBE_UNCLEAN.search(text))
-            if is_open and len(pending) < MAX_PENDING_IDS and not final:
-                return ""
-
-            if len(text) > len(shown):
-                # what is cleaned up may depend on all before it
-                context = context + pending if self.cleans_up else pending
-                pending = []
-
-            return text[len(shown) :]
-
-        return decode
-
-
-def load_hf_tokenizer(text: str) -> Any:
-    """A tokenizer of the library that never parses special tokens out of text."""
-    import tokenizers
-
-    with errors_as(TokenizerError, "not a valid tokenizer.json"):
-        tokenizer = tokenizers.Tokenizer.from_str(text)
-    tokenizer.encode_special_tokens = True
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
-
-
-def template_of(backend: Any) -> Template:
-    """The ids that it puts before and after a text."""
-    encoding = backend.encode("a")
-    is_special = encoding.special_tokens_mask
-    first = is_special.index(0)
-    after = len(is_special) - is_special[::-1].index(0)
-    return [encoding.ids[:first], encoding.ids[after:]]
-
-
-KINDS = Registry(
-    {c.kind: c for c in (ByteTokenizer, CharTokenizer, BytePairTokenizer, HubTokenizer)}
+KINDS: Registry[Any] = Registry(  # imported.py adds those of other projects
+    byte=ByteTokenizer,
+    char=CharTokenizer,
+    bpe=BytePairTokenizer,
 )
 
 

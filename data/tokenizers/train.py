@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-from configs.errors import DataError
+from configs.errors import DataError, errors_as
 from configs.registry import Bounds, Count, Registry
 from data.tokenizers.tokenizer import (
     BytePairTokenizer,
@@ -52,7 +52,6 @@ class BpeTrainer:
         if self.vocab_size < least:
             reason = f"tokenizer.vocab_size is {self.vocab_size}"
             raise ValueError(f"{reason}; it must be at least {least}")
-
         first = take_chars(texts(False), self.train_mb * 10**6)
         tokens = train_bpe(first, self.vocab_size - len(specials))
         return BytePairTokenizer(PATTERN, to_base64(tokens), assign_ids(specials, len(tokens)))
@@ -122,13 +121,9 @@ class Tiktoken:
     def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
         import tiktoken_ext.openai_public as openai
 
-        try:
+        hint = "connect once, set TIKTOKEN_CACHE_DIR to its folder or use tokenizer=bpe"
+        with errors_as(DataError, f"cannot download the encoding {self.encoding}; {hint}"):
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
-        except OSError as error:  # requests' own are such, too
-            reason = f"cannot download the encoding {self.encoding} ({type(error).__name__})"
-            hint = "connect once, set TIKTOKEN_CACHE_DIR to its folder or use tokenizer=bpe"
-            raise DataError(f"{reason}; {hint}") from None
-
         id_of = published["mergeable_ranks"]
         ranks = to_base64(sorted(id_of, key=id_of.get))
         end = published["special_tokens"]["<|endoftext|>"]

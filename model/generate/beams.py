@@ -3,7 +3,7 @@ step."""
 
 import math
 from collections.abc import Sequence
-from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,11 +12,6 @@ from configs.registry import Count, check_value
 from model.generate.decode import NOT_FINITE, DecodeStep, DecodingState, Processor, Rows
 
 Steps = list[DecodeStep]
-
-
-def score(steps: Steps, length: int, penalty: float) -> float:
-    """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
-    return sum(step.logprobs[0] for step in steps) / length**penalty
 
 
 @torch.inference_mode()
@@ -31,23 +26,25 @@ def beam_search(
     stop: Sequence[int] = (),
     processor: Processor | None = None,
 ) -> Steps:
-    """The finished sequence with the best score, for one prompt; each step continues the `beams`
-    most likely ones."""
+    """The finished sequence with the best score, for one prompt; a step continues `beams` of them."""
     if model.kind != "encoder_decoder":
         raise ValueError(f"beam search needs an encoder_decoder; this model is a {model.kind}")
     check_value("beams", beams, Count)
     check_value("length_penalty", length_penalty, float)
-
     state = DecodingState(model, prompts, sources, max_new_tokens)
-    active: list[Steps] = [[]]
-    best = (-math.inf, active[0])
 
+    def score(steps: Steps, length: int) -> float:
+        """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
+        return total(steps) / length**length_penalty
+
+    active: list[Steps] = [[]]
+    best: Steps = []
+    best_score = -math.inf
     for length in range(1, max_new_tokens + 1):
         logprobs_BV = state.next_logits().log_softmax(-1)
         if processor:
             logprobs_BV = processor(state.rows, length - 1, logprobs_BV)
-        sums = [score(steps, 1, length_penalty) for steps in active]
-        sums_B1 = logprobs_BV.new_tensor(sums)[:, None]
+        sums_B1 = logprobs_BV.new_tensor([[total(steps)] for steps in active])
         totals = (logprobs_BV + sums_B1).flatten()
 
         # twice as many as beams, so that enough remain where each beam also ends
@@ -57,26 +54,36 @@ def beam_search(
             raise FloatingPointError(NOT_FINITE)
 
         rows = []
-        ids = []
         longer: list[Steps] = []
         for rank, index in enumerate(top.tolist()):
             row, i = divmod(index, logprobs_BV.shape[-1])
             steps = [*active[row], DecodeStep([i], [chosen[rank]])]
             if i in stop or length == max_new_tokens:
-                final = score(steps, length, length_penalty)
-                if rank < beams:
-                    best = max(best, (final, steps), key=itemgetter(0))
+                if rank < beams and score(steps, length) > best_score:
+                    best = steps
+                    best_score = score(steps, length)
             elif len(longer) < beams:
                 rows.append(row)
-                ids.append(i)
                 longer.append(steps)
 
         # at best each further token has probability 1; which length is best depends on the penalty
-        lengths = (length + 1, max_new_tokens)
-        bounds = [score(steps, n, length_penalty) for steps in longer for n in lengths]
-        if max(bounds, default=-math.inf) <= best[0]:
-            break
-
-        state.branch(rows, ids)
+        bounds = [score(steps, n) for steps in longer for n in (length + 1, max_new_tokens)]
+        if max(bounds, default=-math.inf) <= best_score:
+            return best
+        branch(state, rows, longer)
         active = longer
-    return best[1]
+    return best
+
+
+def total(steps: Steps) -> float:
+    return sum(step.logprobs[0] for step in steps)
+
+
+def branch(state: DecodingState, rows: list[int], longer: list[Steps]) -> None:
+    """Continue these rows, some perhaps repeated, with the last id of each."""
+    ids: list[Any] = [steps[-1].ids[0] for steps in longer]
+    state.rows = [list(state.rows[row]) for row in rows]
+    state.memory = state.memory[:1].expand(len(rows), -1, -1)
+    state.caches.select_rows(state.tokens.new_tensor(rows))
+    state.tokens = state.tokens.new_tensor(ids)[:, None]
+    state.append(ids)

@@ -22,11 +22,9 @@ def fill_masks(
     is_mask = tokens == specials["mask"]
     if visible is not None:
         is_mask &= visible
-
     logits_NV = model(tokens, visible=visible)[is_mask]
     logprobs_NV = logits_NV.float().log_softmax(-1)
     logprobs_NV[:, list(specials.values())] = -math.inf
-
     vocab_size = logprobs_NV.shape[-1]
     top = logprobs_NV.topk(min(TOP_K, vocab_size))
     return zip(top.indices.tolist(), top.values.tolist(), strict=True)
@@ -37,7 +35,6 @@ def embed(model: Any, rows: Rows, pooling: Pooling) -> list[list[float]]:
     """The mean of the last hidden states of each row, or that of its first token."""
     tokens, visible = left_pad(rows, model)
     hidden_BTC = model.hidden(tokens, visible=visible).float()
-
     vectors = []
     for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
         own = hidden_TC[-len(row) :]  # the padding is before them

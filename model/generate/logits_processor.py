@@ -1,72 +1,68 @@
 """Logits processor: the rules of an imported generation_config.json, as transformers applies them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from model.generate.decode import Rows
+from model.generate.sampling import penalize
 
-RULES = (
-    "repetition_penalty",
-    "no_repeat_ngram_size",
-    "bad_words_ids",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "min_length",
-    "min_new_tokens",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-)
+NO_RULES: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "bad_words_ids": [],
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+}
 
 
 @dataclass
 class LogitsProcessor:
-    """Forbids tokens, whose logits become -inf, or forces one. `rules` have the names of
-    transformers."""
+    """Forbids tokens, whose logits become -inf, or forces one."""
 
-    rules: dict[str, Any]
+    rules: dict[str, Any]  # those of NO_RULES, which have the names of transformers
     prompts: Rows
     max_new_tokens: int
-    stop: list[int]
+    stop: Sequence[int]
 
     def __call__(self, rows: Rows, step: int, logits_BV: Tensor) -> Tensor:
         """The logits of each row, `step` tokens after its prompt. All beams have one prompt."""
-        rules = self.rules
         logits_BV = logits_BV.clone()
         for row, prompt, logits_V in zip(rows, cycle(self.prompts), logits_BV, strict=False):
-            penalty = rules.get("repetition_penalty", 1.0)
-            seen = logits_V[row]
-            logits_V[row] = torch.where(seen > 0, seen / penalty, seen * penalty)
-
+            logits_V[row] = penalize(logits_V[row], self.rules["repetition_penalty"])
             forbidden = self.forbidden(row, len(prompt), step)
-            known = [i for i in forbidden if i < len(logits_V)]
-            logits_V[known] = -math.inf
-
-            forced = rules.get("forced_bos_token_id") if len(row) == 1 else None
-            if step == self.max_new_tokens - 1:
-                forced = rules.get("forced_eos_token_id", forced)
-            if forced is not None:
-                logits_V.fill_(-math.inf)[forced] = 0.0
+            logits_V[[i for i in forbidden if i < len(logits_V)]] = -math.inf
+            if len(row) == 1:
+                force(self.rules["forced_bos_token_id"], logits_V)
+            if step + 1 == self.max_new_tokens:
+                force(self.rules["forced_eos_token_id"], logits_V)
         return logits_BV
 
     def forbidden(self, row: list[int], n_prompt: int, step: int) -> list[int]:
+        """The last tokens of sequences that the row must not complete."""
         rules = self.rules
-        ids = list(rules.get("suppress_tokens", []))
-        is_forced = n_prompt == 1 and "forced_bos_token_id" in rules
+        ends = [[i] for i in self.stop]
+        banned = [word for word in rules["bad_words_ids"] if word not in ends]
+        banned += [[i] for i in rules["suppress_tokens"]]
+        is_forced = n_prompt == 1 and rules["forced_bos_token_id"] is not None
         if step == is_forced:  # the first token that is free
-            ids += rules.get("begin_suppress_tokens", [])
-        if n_prompt + step < rules.get("min_length", 0) or step < rules.get("min_new_tokens", 0):
-            ids += self.stop
-
-        words = rules.get("bad_words_ids", [])
-        banned = [word for word in words if word not in [[i] for i in self.stop]]
-        if size := rules.get("no_repeat_ngram_size", 0):
+            banned += [[i] for i in rules["begin_suppress_tokens"]]
+        if n_prompt + step < rules["min_length"] or step < rules["min_new_tokens"]:
+            banned += ends
+        if size := rules["no_repeat_ngram_size"]:
             banned += [row[start : start + size] for start in range(len(row) - size + 1)]
-        for *before, last in banned:
-            if row[len(row) - len(before) :] == before:
-                ids.append(last)
-        return ids
+        return [last for *before, last in banned if row[len(row) - len(before) :] == before]
+
+
+def force(i: int | None, logits_V: Tensor) -> None:
+    if i is not None:
+        logits_V.fill_(-math.inf)
+        logits_V[i] = 0.0

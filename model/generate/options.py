@@ -7,8 +7,8 @@ from typing import Any
 
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Count, check_value, from_dict
-from data.chat import Messages, read_turns, to_messages
-from data.readers import parse_json
+from data.chat import Messages, to_messages
+from data.sources.tables import parse_json, read_turns
 from model.generate.encoder import Pooling
 from model.generate.prompt import MASK
 from model.generate.sampling import Sampling
@@ -130,7 +130,6 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
         refuse(GENERATION, options, f"an encoder fills in {MASK}")
     if continues:
         refuse("source", options, "this model continues a --prompt")
-
     values = {"temperature": 0.8 if continues else 0.0}
     for name in vars(Sampling()):
         if vars(options)[name] is not None:
@@ -156,7 +155,6 @@ def read_texts(options: Namespace) -> list[Any]:
     file = options.file
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
-
     data = file.read_bytes() if file else sys.stdin.buffer.read()
     text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
     if not (file or options.embed or options.chat):

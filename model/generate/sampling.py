@@ -28,10 +28,9 @@ GREEDY = Sampling()
 COLDEST = 1e-6  # a lower temperature is greedy, too, for it may overflow
 
 
-def apply_repetition_penalty(logits_BV: Tensor, seen_BV: Tensor, penalty: float) -> Tensor:
-    """Divides positive logits of seen tokens and multiplies negative ones, so that both fall."""
-    lower_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
-    return torch.where(seen_BV, lower_BV, logits_BV)
+def penalize(logits: Tensor, penalty: float) -> Tensor:
+    """Divides positive logits and multiplies negative ones, so that both fall."""
+    return torch.where(logits > 0, logits / penalty, logits * penalty)
 
 
 def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
@@ -71,7 +70,8 @@ def sample_next(
     """The next id of each row. seen_BV marks the tokens that a row has already, None without a
     penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
     if seen_BV is not None:
-        logits_BV = apply_repetition_penalty(logits_BV, seen_BV, sampling.repetition_penalty)
+        lower_BV = penalize(logits_BV, sampling.repetition_penalty)
+        logits_BV = torch.where(seen_BV, lower_BV, logits_BV)
 
     if sampling.temperature < COLDEST:
         return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU

@@ -17,11 +17,12 @@ from configs.schema import Config
 from data.chat import PLAIN, TEMPLATE, ChatTemplate
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import load_run, model_config, model_tensors, save, write_metadata
+from model.checkpoint import load_run, model_config, model_tensors
 from model.hub.adapter import export_adapter
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
-from model.moe import count_parameters
+from model.save import save, write_metadata
+from model.weights import count_parameters
 
 
 def write_run(

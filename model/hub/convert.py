@@ -18,14 +18,7 @@ from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.hub.families import ALL, FAMILIES
 from model.hub.families.positions import windows
-from model.hub.family import (
-    HEADLESS,
-    Keys,
-    Match,
-    load_transformers,
-    read_config,
-    write_config,
-)
+from model.hub.family import HEADLESS, Keys, Match, load_transformers, read_config, write_config
 from model.hub.files import naming, resolve_folder
 from model.hub.spec import Spec, config_from_spec, spec_from_config
 from model.hub.tensors import from_hf, to_hf
@@ -60,11 +53,9 @@ def read_hf_config(folder: Path) -> Match:
         if name not in FAMILIES:
             near = ", ".join(get_close_matches(name, FAMILIES) or FAMILIES)
             raise HubError(f"model_type {name} is not supported; did you mean one of: {near}")
-
         config = load_transformers().CONFIG_MAPPING[name].from_pretrained(folder)
         if getattr(config, "quantization_config", None):
             raise HubError("quantization_config is set; only floating-point weights are supported")
-
         family = FAMILIES[name]
         [architecture, *_] = config.architectures or WITH_HEAD
         if family.spec["kind"] == "encoder" and not architecture.endswith(WITH_HEAD):
@@ -158,7 +149,6 @@ def example(hf_model: Any, context_length: int) -> tuple[Tensor, Tensor]:
     usable = torch.tensor([i for i in range(config.vocab_size) if i != config.pad_token_id])
     n_inputs = 2 if config.is_encoder_decoder else 1
     shape = (n_inputs, 1, min(context_length, CHECKED))
-
     generator = torch.Generator().manual_seed(0)
     inputs = usable[torch.randint(len(usable), shape, generator=generator)]
     named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
@@ -174,7 +164,6 @@ def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
         expected = model.head(expected)
     if not logits.isfinite().all():
         raise NonFiniteError("the logits are NaN or infinite, which no folder can be compared with")
-
     difference = (logits - expected).abs().max()
     largest = expected.abs().max()
     return bool(difference <= LOGIT_TOLERANCE * largest)
@@ -187,7 +176,6 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
     # its own class comes first, and the others stay as they are
     families.sort(key=lambda family: family.model_type != special.get("model_type"))
     is_headless = spec["kind"] == "encoder" and HEADLESS.items() <= spec.items()
-
     reasons = []
     for family in families if name is None else [FAMILIES[name]]:
         if is_headless:
@@ -200,11 +188,7 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
 
 
 def export(
-    model: Any,
-    tokenizer: Tokenizer,
-    config: ModelConfig,
-    folder: Path,
-    name: str | None = None,
+    model: Any, tokenizer: Tokenizer, config: ModelConfig, folder: Path, name: str | None = None
 ) -> str:
     """Write a folder, if its logits and ids are those of the run. Return the class of
     transformers."""
@@ -237,7 +221,6 @@ def to_transformers(model: Any, found: Match) -> Any:
     with torch.device("meta"):
         upgraded = build_model(config_from_spec(spec), hf_config.vocab_size)
     has = model.state_dict()  # also of a tied head
-
     tensors: Tensors = {}
     for name, needed in model_tensors(upgraded).items():
         is_gain = needed.ndim == 1 and name.endswith("weight")

@@ -74,9 +74,7 @@ class Family(NamedTuple):
     def body(self) -> "Family":
         """The class of the encoder without its head."""
         return self._replace(
-            is_body=True,
-            note="",
-            read=lambda config, spec: self.read(config, spec) | HEADLESS,
+            is_body=True, note="", read=lambda config, spec: self.read(config, spec) | HEADLESS
         )
 
 
@@ -123,11 +121,7 @@ def read_config(family: Family, config: Any) -> Spec:
     return spec | family.read(config, spec)
 
 
-def write_config(
-    family: Family,
-    spec: Spec,
-    special: Keys,
-) -> Match:
+def write_config(family: Family, spec: Spec, special: Keys) -> Match:
     """Written and read back: an option that comes back changed is refused. `special` are the special
     tokens, and what else the config of an imported model had."""
     # the other functions assume the kinds of the family
@@ -174,7 +168,6 @@ def refuse_changes(spec: Spec, other: Spec) -> None:
     for name in spec | other:
         before = spec.get(name)
         after = other.get(name)
-
         is_lossless = LOSSLESS_UPGRADES.get(name) == (before, after)
         if before != after and name not in FREE and not is_lossless:
             ours = json.dumps(before)

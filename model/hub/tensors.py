@@ -30,20 +30,13 @@ def same(weight: Tensor) -> Tensor:
     return weight
 
 
-def columns(
-    text: str,
-    to_ours: Change = same,
-    to_hf: Change = same,
-) -> Table:
+def columns(text: str, to_ours: Change = same, to_hf: Change = same) -> Table:
     """A table from two columns: names in transformers, and those of the tensors here."""
-
     words = text.split()
     table = {}
     for hf_name, name in zip(words[::2], words[1::2], strict=True):
         table[hf_name] = TensorRule(
-            (name,),
-            lambda weight: [to_ours(weight)],
-            lambda parts: to_hf(parts[0]),
+            (name,), lambda weight: [to_ours(weight)], lambda parts: to_hf(parts[0])
         )
     return table
 
@@ -57,13 +50,9 @@ def skip_rows(n: int, text: str) -> Table:
     return columns(text, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
 
 
-def packed(
-    names: Sequence[str],
-    sizes: list[int] | None = None,
-    n_groups: int = 1,
-) -> TensorRule:
+def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int = 1) -> TensorRule:
     """Matrices of a block that are one there, where their rows alternate if there are several
-    groups, as in Falcon: queries, key and value of a group, then the next. Sizes are those of a
+    groups, as in GPT-NeoX: queries, key and value of a head, then the next. Sizes are those of a
     group; without, all are alike."""
 
     def unpack(weight: Tensor) -> list[Tensor]:
@@ -95,12 +84,7 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
     return resolved
 
 
-def from_hf(
-    table: Table,
-    optional: str,
-    theirs: Tensors,
-    ours: Tensors,
-) -> Tensors:
+def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tensors:
     """One for each of the model's. What has no counterpart there or here is refused by name."""
     resolved = resolve(table, ours)
     # a tensor may have several names, as a tied head does

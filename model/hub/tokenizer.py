@@ -10,13 +10,8 @@ from configs.errors import HubError
 from configs.schema import ModelConfig
 from data.chat import PLAIN, TEMPLATE
 from data.tokenizers.huggingface import to_hf
-from data.tokenizers.tokenizer import (
-    NO_TEMPLATE,
-    HubTokenizer,
-    Ids,
-    Tokenizer,
-    load_hf_tokenizer,
-)
+from data.tokenizers.imported import HubTokenizer, load_hf_tokenizer
+from data.tokenizers.tokenizer import NO_TEMPLATE, Ids, Tokenizer
 from model.hub.family import Keys, load_transformers
 from model.hub.files import HF_FILES, naming
 from model.weights import read_json
@@ -55,13 +50,11 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
         path = folder / name
         if path.exists():
             files[name] = path.read_text(encoding="utf-8")
-
     kept = special_keys(hf_config)
     files[CONFIG] = json.dumps(kept, sort_keys=True)
     rules = read_rules(folder, files)
     if rules.keys() - kept.keys():
         files.setdefault(GENERATION, json.dumps(rules, indent=2))
-
     with naming(folder):
         with naming("AutoTokenizer"):
             theirs = auto_tokenizer(folder)
@@ -84,7 +77,6 @@ def read_rules(folder: Path, files: dict[str, str]) -> Keys:
         whole = read_json(folder / CONFIG)
         known = load_transformers().GenerationConfig().to_dict()
         rules = {name: whole[name] for name in known if whole.get(name) is not None}
-
     ignored = []
     for name, value in rules.items():
         if value is not None and not OBEYED.fullmatch(name):
@@ -151,13 +143,10 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
     if GENERATION in tokenizer.files:
         content = read_file(tokenizer.files, GENERATION) | dict.fromkeys(FORCED)
         tokenizer.files[GENERATION] = json.dumps(content, indent=2)
-
     if not any(tokenizer.template):
         return tokenizer
-
     own = read_file(tokenizer.files, SETTINGS)
     text, settings = without_class(tokenizer, own)
-
     whole = json.loads(text)
     whole["post_processor"] = None
     tokenizer.text = json.dumps(whole)
@@ -206,7 +195,6 @@ def check_written(folder: Path, tokenizer: Tokenizer) -> None:
     backend = auto_tokenizer(folder).backend_tokenizer
     theirs = load_hf_tokenizer(backend.to_str())
     text = tokenizer.decode(range(tokenizer.vocab_size))
-
     encoding = theirs.encode(text, add_special_tokens=False)
     if encoding.ids != tokenizer.encode(text).tolist():
         reason = "AutoTokenizer has another tokenizer for this class"

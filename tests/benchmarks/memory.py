@@ -13,7 +13,7 @@ from model.loss import CHUNK
 from model.precision import Precision
 from tests.benchmarks._turns import in_process
 from tests.benchmarks.step import Ours, random_batch
-from training import cost
+from training import cost, plan
 
 FP32 = Precision(torch.device("cpu"), torch.float32, "")
 CASES = (  # each needs some GB
@@ -33,7 +33,7 @@ def measure(overrides):
     config = compose([*overrides, "device=cpu", "precision=fp32"])
     rows = config.train.batch_size
     kind = config.tokenizer["kind"]
-    vocab_size = config.tokenizer.get("vocab_size") or cost.VOCAB_SIZES[kind]
+    vocab_size = config.tokenizer.get("vocab_size") or plan.VOCAB_SIZES[kind]
     cost.GPU_CHUNK = CHUNK  # of the loss, on a CPU
     expected = cost.count(config, FP32, vocab_size).memory(rows, shards=1)
     torch.ones(512, 512) @ torch.ones(512, 512)  # the buffers of the library

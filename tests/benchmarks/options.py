@@ -15,7 +15,7 @@ from tests.benchmarks._turns import spread
 from tests.benchmarks.step import Ours
 from tests.parts import names
 from training import cost
-from training.evaluate import evaluate
+from training.evaluation import evaluate
 from training.optimizer import set_lr
 from training.schedule import RunLength, build_schedule
 from training.step import seed_step
@@ -35,7 +35,7 @@ class Run(Ours):
         config = compose(overrides)
         self.data = load_data(config)
         super().__init__(config, self.data.tokenizer.vocab_size, self.data)
-        self.length = RunLength(config.train, self.data.train)
+        self.length = RunLength(config.train, self.data.train.tokens_per_example, self.data.train.n)
         self.schedule = build_schedule(config.schedule, self.length.steps)
 
     def train(self, n_steps):

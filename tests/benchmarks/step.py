@@ -17,15 +17,16 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from configs.compose import compose
-from data.objectives import Batch
+from data.batch import Batch
 from model.transformer import build_model
 from tests.benchmarks._turns import ratios, spread, take_turns
 from train import update
 from training import distributed
+from training.compile import compile_module, recompute_blocks
 from training.ema import EMA
 from training.optimizer import build_optimizers
 from training.run import Run, TrainState
-from training.step import LossModule, compile_module, recompute_blocks
+from training.step import LossModule
 
 GPT2 = ["model=gpt2", "optimizer=adamw", "model.dropout=0"]
 CASES = {  # overrides, rows, layers, heads, width, length, vocabulary; the default run has no peer
@@ -52,11 +53,13 @@ class Ours:
         self.config = config
         self.world = distributed.start(config)
         model = build_model(config.model, vocab_size, config.seed).to(self.world.device)
+        module = LossModule(model, config.loss)
+        if self.world.compiles:
+            compile_module(module, config, self.world)
         if config.train.recompute == "block":
             recompute_blocks(model)
-        module = LossModule(model, config.loss)
         self.optimizers = build_optimizers(config.optimizer, model)
-        self.train_module = compile_module(module, config, self.world)
+        self.train_module = module
         self.state = TrainState(micro_batch_size=config.train.batch_size)
         ema = EMA(model, None)
         self.run = Run(config, data, self.world, module, self.optimizers, ema, self.state)

@@ -32,6 +32,7 @@ class OutOfMemoryError(RuntimeError):
         (OSError(errno.ENOSPC, "No space left", "runs/a"), 6, "runs/a: no space left"),
         (OutOfMemoryError("CUDA is full\nand more"), 6, "out of memory .CUDA is full.; lower trai"),
         (RuntimeError("[gloo] Connection closed by peer"), 7, "another process of this run has en"),
+        (RuntimeError("can't start new thread"), 6, "the system allows no more threads"),
         (RunLockedError("in use"), 8, "in use"),
         # ends that are no errors print nothing
         (KeyboardInterrupt(), 130, None),
@@ -48,6 +49,21 @@ def test_an_error_is_one_line_and_an_exit_code(capsys, error, code, sentence):
     stderr = capsys.readouterr().err
     expected = f"error: {sentence}.*\n" if sentence else ""
     assert re.fullmatch(expected, stderr), stderr
+
+
+@pytest.mark.quick
+def test_a_closed_output(monkeypatch):
+    """As some schedulers start programs."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run_command(lambda: print("lost")) == 0
+
+
+def test_an_interrupt_while_settings_are_composed():
+    """Which Hydra would make another error of."""
+    code = "import signal, configs.cli\n"
+    code += "configs.cli.run_hydra(lambda: signal.raise_signal(signal.SIGINT))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 @pytest.mark.quick

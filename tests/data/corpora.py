@@ -1,13 +1,16 @@
 """What the tests of data share: small corpora, built on the spot."""
 
 import json
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 from configs.registry import build
-from data.loader import PairLoader, TokenLoader
+from data.loader import TokenLoader
+from data.mix import SOURCES, Mix
 from data.objectives import OBJECTIVES
+from data.pairs import PairLoader
 from data.prepare import prepare
-from data.sources import SOURCES
 from data.tokenizers.train import TOKENIZERS
 from tests.parts import part
 
@@ -41,6 +44,10 @@ def write_rows(path, rows):
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def drawn_by(weights):
+    return partial(Mix.drawn, SimpleNamespace(weights=weights))
+
+
 def loader(corpus, name="next_token", split="train", batch_size=4, seed=0, weights=None, **options):
     return (PairLoader if name == "pairs" else TokenLoader)(
         part=getattr(corpus, split),
@@ -49,6 +56,7 @@ def loader(corpus, name="next_token", split="train", batch_size=4, seed=0, weigh
         batch_size=batch_size,
         seed=seed,
         weights=weights or {},
+        drawn=drawn_by(weights or {"": 1}),
     )
 
 

@@ -7,13 +7,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from configs.errors import TokenizerError
 from data.tokenizers.huggingface import to_hf
-from data.tokenizers.tokenizer import (
-    BytePairTokenizer,
-    HubTokenizer,
-    load_hf_tokenizer,
-    to_base64,
-    tokenizer_from_state,
-)
+from data.tokenizers.imported import HubTokenizer, load_hf_tokenizer
+from data.tokenizers.tokenizer import BytePairTokenizer, to_base64, tokenizer_from_state
 from data.tokenizers.train import byte_level, train_bpe
 from tests.data.test_tokenizer import library as python_text
 
@@ -100,27 +95,3 @@ def test_a_text_that_cannot_be_encoded():
     assert ours.encode("a").tolist() == [0]
     with pytest.raises(TokenizerError, match="tokenizer.json cannot encode 'b': .*UNK"):
         ours.encode("b")
-
-
-def test_incremental_decoding_continues_a_prompt():
-    """Spaces that belong to a token are kept, and bytes are decoded together."""
-    words = {"<unk>": 0, "</s>": 0, "\u2581the": -2, "\u2581cat": -2, "s": -3, "\u2581": -4}
-    words |= {f"<0x{byte:02X}>": -9 for byte in range(256)}
-    theirs = Tokenizer(models.Unigram(list(words.items()), unk_id=0, byte_fallback=True))
-    theirs.pre_tokenizer = pre_tokenizers.Metaspace()
-    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
-    theirs.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
-    theirs.add_special_tokens(["</s>"])
-
-    ours = HubTokenizer(theirs.to_str(), {"end": 1}, 300)
-    text = "the cats \u2603\U0001f642\u2603\U0001f642 the cat the"
-    ids = ours.encode(text).tolist() + [1] * 9 + ours.encode("the cat").tolist()
-    for cut in range(len(ids)):
-        prompt, new = ids[:cut], ids[cut:]
-        before = ours.decode(prompt)
-        if "\ufffd" in before:
-            continue
-        at_once = ours.incremental_decoder(prompt)(new, final=True)
-        stream = ours.incremental_decoder(prompt)
-        one_by_one = "".join(stream([i]) for i in new) + stream([], final=True)
-        assert before + one_by_one == before + at_once == ours.decode(ids), cut

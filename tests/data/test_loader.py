@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from configs.errors import DataError
-from data.loader import PairLoader, prefetch
-from data.objectives import IGNORE_INDEX, NextToken
-from tests.data.corpora import corpus, loader, source, tensors, text_corpus
+from configs.schema import IGNORE_INDEX
+from data.loader import prefetch
+from data.objectives import NextToken
+from data.pairs import PairLoader
+from tests.data.corpora import corpus, drawn_by, loader, source, tensors, text_corpus
 
 TEXT = "".join(chr(ord("a") + i * i % 26) for i in range(1200))
 
@@ -122,7 +124,7 @@ def pairs_of(n, batch_size, seed=0):
     lengths = np.random.default_rng(n).lognormal(3.5, 0.7, n).astype(int).clip(2, 400)
     made = PairLoader.__new__(PairLoader)
     sizes = {"n": n, "batch_size": batch_size, "seed": seed, "lengths": lengths[:, None]}
-    vars(made).update(sizes, ranges=[range(n)], shares=[1.0])
+    vars(made).update(sizes, ranges=[range(n)], drawn=drawn_by({"": 1}))
     made.objective = SimpleNamespace(widths=lambda lengths: lengths)
     made.group_batches = lru_cache(1)(made.sorted_group)
     return made
@@ -151,6 +153,8 @@ def test_batches_of_pairs_have_little_padding_and_a_random_order():
     longest = np.array([lengths.max() for lengths in widths[:128]])
     assert abs(np.corrcoef(longest, np.arange(128))[0, 1]) < 0.3
     assert not np.array_equal(epoch[0], pairs_of(19_011, 16, seed=1).batch_ids(0))
+    train.make = lambda ids, step: train.lengths[ids].max()
+    assert train.widest() == longest.max()
 
 
 class Shorter(NextToken):

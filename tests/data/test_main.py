@@ -45,7 +45,7 @@ def test_counts(run):
     ("overrides", "seen"),
     [
         ([*TEXTS, "data.document_mask=true"], ["documents (16, 128), 2,048 targets"]),
-        (["data=synthetic", "data.size=300", "model.prefix_lm=true"], ["prefix (16,)", "<start>"]),
+        (["data=synthetic", "data.size=300"], ["<start>"]),
         ([*TEXTS, "model=bert"], ["<mask>"]),
         ([*TEXTS, "model=t5"], ["source      ", "<sentinel_0>", "<start>", "<end>"]),
         ([*PAIR_TABLE, "model=gpt2"], ["<start>", "targets     '", "is a number<end>'"]),

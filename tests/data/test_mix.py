@@ -10,7 +10,7 @@ import torch
 
 from configs.errors import DataError
 from data.shuffle import mixed_ids
-from tests.data.corpora import corpus, loader, source
+from tests.data.corpora import corpus, drawn_by, loader, source
 
 LENGTHS = {"a": 900, "b": 2500, "c": 400}
 WEIGHTS = {"a": 3, "b": 2, "c": 0.5}
@@ -30,7 +30,8 @@ def mixed():
 def test_every_source_has_its_share_and_its_epochs():
     parts = [range(7), range(7, 47), range(47, 50)]
     weights = [2, 1, 0.3]
-    ids = mixed_ids(np.arange(3000), parts, weights, 0)
+    drawn = drawn_by(dict(zip("abc", weights, strict=True)))
+    ids = mixed_ids(np.arange(3000), parts, drawn, 0)
     sources = np.searchsorted([7, 47, 50], ids, "right")
     for n in (1, 10, 137, 3000):
         counts = np.bincount(sources[:n], minlength=3)
@@ -40,9 +41,20 @@ def test_every_source_has_its_share_and_its_epochs():
         mine = ids[sources == number]
         for start in range(0, len(mine) - len(part), len(part)):
             assert {*mine[start : start + len(part)]} == {*part}
-    again = mixed_ids(np.arange(900, 950), parts, weights, 0)
+    again = mixed_ids(np.arange(900, 950), parts, drawn, 0)
     assert np.array_equal(again, ids[900:950])
-    assert not np.array_equal(mixed_ids(np.arange(3000), parts, weights, 1), ids)
+    assert not np.array_equal(mixed_ids(np.arange(3000), parts, drawn, 1), ids)
+
+
+def test_a_curriculum_over_the_sources():
+    """The shares of a mix of one's own may follow the step: here all of a, then all of b."""
+
+    def drawn(positions):
+        yield np.minimum(positions, 8)
+        yield np.maximum(positions - 8, 0)
+
+    ids = mixed_ids(np.arange(16), [range(5), range(5, 9)], drawn, 0)
+    assert (ids[:8] < 5).all() and {*ids[8:12]} == {*range(5, 9)}
 
 
 def test_rows_and_tokens_of_each_source(mixed):

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from configs.registry import build
-from data.objectives import IGNORE_INDEX, OBJECTIVES
+from configs.schema import IGNORE_INDEX
+from data.objectives import OBJECTIVES
 from data.shuffle import hash_seed, random_words
 from data.tokenizers.tokenizer import Tokenizer, assign_ids
 from tests.data.corpora import objective, tensors

@@ -5,7 +5,6 @@ import os
 import re
 import tracemalloc
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from configs.errors import DataError
 from configs.parts import LOADED
 from data import prepare, readers, store
 from data.prepare import split_chunks
+from data.splits import hold_out
 from data.store import TRAIN, VALIDATION
 from tests.data.corpora import SPECIALS, corpus, source, text_corpus, trainer, write_rows
 from tests.parts import ROOT
@@ -31,7 +31,8 @@ def lines(rows, val_fraction):
 def split_lines(rows, val_fraction=0.2):
     """{split: its lines}"""
     splits = {TRAIN: [], VALIDATION: []}
-    for chunk in split_chunks(lines(rows, val_fraction), []):
+    found = lines(rows, val_fraction)
+    for chunk in split_chunks(found, [], hold_out([found])):
         splits[chunk.split] += chunk.texts
     return splits
 
@@ -55,7 +56,8 @@ def test_of_few_documents_one_is_for_validation(n):
 def test_the_tail_of_a_single_document_is_for_validation():
     text = "é" * 999 + "東"
     Path("t.txt").write_text(text)
-    chunks = list(split_chunks(source("text", path="t.txt", val_fraction=0.1), []))
+    found = source("text", path="t.txt", val_fraction=0.1)
+    chunks = list(split_chunks(found, [], hold_out([found])))
     assert [chunk[:3] for chunk in chunks] == [
         (TRAIN, [text[:900]], True),
         (VALIDATION, [text[900:]], True),
@@ -134,7 +136,12 @@ def test_more_than_65536_tokens():
 
 def test_a_cached_corpus_is_reused(monkeypatch):
     reports = []
-    monkeypatch.setattr(prepare, "progress_bar", lambda total: nullcontext(reports.append))
+
+    def report(jobs, n_bytes):
+        reports.append(n_bytes)
+        return jobs
+
+    monkeypatch.setattr(prepare, "with_progress", report)
     first = text_corpus(TEXT)
     assert reports.pop() == len(TEXT.encode())
     reports.clear()
@@ -168,7 +175,7 @@ def test_every_change_makes_a_new_corpus(monkeypatch):
     made.append(build())
     assert len({corpus.content_hash for corpus in made}) == 6
 
-    monkeypatch.setitem(LOADED, ROOT / "data/sources.py", "hash")  # as of an own part
+    monkeypatch.setitem(LOADED, ROOT / "data/sources/files.py", "hash")  # as of an own part
     made.append(build())
     monkeypatch.setattr(prepare, "FORMAT", 99)
     made.append(build())
@@ -185,7 +192,7 @@ def test_files_that_a_power_cut_has_spoiled(name):
     whole = path.read_bytes()
     for damaged in (b"", whole[:-1], whole[:-8], None):
         path.unlink() if damaged is None else path.write_bytes(damaged)
-        with pytest.raises(DataError, match="is damaged .*; remove it and run again to rebuild it"):
+        with pytest.raises(DataError, match="is damaged; remove it and run again to rebuild it"):
             corpus(found)
     path.write_bytes(whole)
     assert corpus(found).train.n_tokens > 0

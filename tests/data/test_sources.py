@@ -12,9 +12,10 @@ import pyarrow
 import pytest
 
 from configs.errors import DataError
-from data import readers, sources
+from data import readers
 from data.prepare import split_chunks
 from data.readers import read_lines, rechunk, stdlib_files
+from data.splits import hold_out
 from data.store import TRAIN, VALIDATION
 from tests.data.corpora import source, write_rows
 
@@ -177,7 +178,8 @@ def test_a_list_of_files_and_files_for_validation(tmp_path):
     assert read(text(["c.txt", "[ab].txt", "a.txt"])) == ["c", "a", "b"]
 
     def splits(path, val_path):
-        chunks = split_chunks(text(path, val_path=val_path), [])
+        found = text(path, val_path=val_path)
+        chunks = split_chunks(found, [], hold_out([found]))
         return [(chunk.split, *chunk.texts) for chunk in chunks]
 
     other = [f"../{tmp_path.name}/b.txt", "d.txt"]
@@ -304,7 +306,7 @@ def test_parallel_files():
 
 def test_docstrings_of_the_standard_library(monkeypatch):
     """Of a tenth of its files."""
-    monkeypatch.setattr(sources, "stdlib_files", lambda: stdlib_files()[::10])
+    monkeypatch.setattr("data.sources.files.stdlib_files", lambda: stdlib_files()[::10])
     found = pairs(source("docstrings"))
     assert 300 < len(found) < 1500 and pairs(source("docstrings")) == found
     for body, line in found[::5]:

@@ -12,7 +12,8 @@ import warnings
 from pathlib import Path
 
 import training.log
-from model.checkpoint import list_checkpoints, read_config, step_of, verify
+from model.checkpoint import read_config, verify
+from model.runs import list_checkpoints, step_of
 from tests.training.runs import content, train
 
 HOME = Path(tempfile.mkdtemp(prefix="faults-"))  # of what is made once: see conftest.py

@@ -11,7 +11,8 @@ from itertools import product
 import pytest
 
 from configs.errors import CheckpointError
-from model.checkpoint import list_checkpoints, verify
+from model.checkpoint import verify
+from model.runs import list_checkpoints
 from tests.faults.harness import (
     HOME,
     RUN,

@@ -93,7 +93,7 @@ def test_free_space_is_checked_before_the_first_step(tmp_path):
         shutil.disk_usage = lambda path: SimpleNamespace(free=1000)
 
     output = output_of(tmp_path, act=act, code=6)
-    assert re.search("error: the checkpoints .* need .* KiB and the disk has 1000 bytes", output)
+    assert re.search("error: the checkpoints .* need .* kB and the disk has 1.0 kB", output)
     assert not (tmp_path / RUN).exists()
 
 

@@ -12,7 +12,7 @@ from itertools import product
 
 import pytest
 
-from model.checkpoint import read_best, step_name
+from model.runs import read_best, step_name
 from tests.faults.harness import (
     HOME,
     RUN,

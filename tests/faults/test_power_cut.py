@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from configs.errors import CheckpointError
-from model.checkpoint import read_best, read_config, read_tokenizer, step_name
+from model.checkpoint import read_config, read_tokenizer
+from model.runs import read_best, step_name
 from tests.faults.harness import HOME, RUN, STEPS, assert_resumes, verified_steps
 from tests.faults.shim import recorded
 from tests.parts import thin

@@ -1,16 +1,21 @@
 """Multi-head attention, written out head by head, and each option. (Its biases are compared with
 transformers in hub/; a worked example is in model/README.md.)"""
 
+from functools import partial
+
 import pytest
 import torch
+import transformers as hf
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
+    DeepseekV3Attention,
+    DeepseekV3RotaryEmbedding,
+)
 
 from model.attend import Mask, attend, attention_weights, make_cross_mask, make_mask
-from model.attention import (
-    ATTENTIONS,
-    Attention,
-    MultiHeadAttention,
-)
+from model.attention import ATTENTIONS, Attention, MultiHeadAttention
 from model.mla import MultiHeadLatentAttention
+from model.norm import RMSNorm
+from model.position import Rope
 from tests.model.helpers import assert_same, randn
 from tests.parts import alive, part, tiny, tokens
 
@@ -109,3 +114,30 @@ def test_all_layers_share_a_mask_in_the_dtype_of_the_scores(monkeypatch):
             net(tokens(2, 5), tokens(2, 5), source_visible=torch.arange(5)[None] < 4)
         assert all(bias.dtype == torch.bfloat16 for bias in biases)
         assert len({id(bias) for bias in biases}) == 3
+
+
+def test_mla_is_that_of_deepseek():
+    """With its weights, which it packs in pairs."""
+    sizes = {"qk_nope_head_dim": 10, "qk_rope_head_dim": 4, "v_head_dim": 6, "kv_lora_rank": 16}
+    sizes |= {"q_lora_rank": 20}
+    names = {"hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 4}
+    config = hf.DeepseekV3Config(
+        **sizes, **names, rope_interleave=False, attn_implementation="eager"
+    )
+    theirs = DeepseekV3Attention(config, 0).double()
+    ours = MultiHeadLatentAttention(24, 4, **sizes, norm=partial(RMSNorm, eps=1e-6)).double()
+    state = theirs.state_dict()
+    queries = ["q_a_proj", "q_a_layernorm", "q_b_proj"]
+    down, rope = state["kv_a_proj_with_mqa.weight"].split([16, 4])
+    pairs = state["kv_b_proj.weight"].unflatten(0, (4, -1)).split([10, 6], 1)
+    found = [*(state[f"{name}.weight"] for name in queries), down]
+    found += [state["kv_a_layernorm.weight"], rope, *(part.flatten(0, 1) for part in pairs)]
+    found.append(state["o_proj.weight"])
+    ours.load_state_dict(dict(zip(ours.state_dict(), found, strict=True)))
+
+    x, pos = randn(B, T, 24), torch.arange(T)[None]
+    position = DeepseekV3RotaryEmbedding(config)(x, pos)
+    bias = torch.full((T, T), -torch.inf).triu(1).double()[None, None]
+    expected, _ = theirs(x, position, bias)
+    found = ours(x, mask=CAUSAL, rotate=Rope(4).rotary(x, pos))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)  # its angles are in float32

@@ -18,7 +18,8 @@ from tests.model.generate.test_decode import HOT, PROMPTS, SOURCES, collect, unc
 from tests.model.generate.test_replay import graphs, replayed  # noqa: F401
 from tests.model.test_grid import LENGTH, SOURCE, assert_close, config_of
 from tests.parts import PARTS, VOCABULARY, alive, architectures, kinds, part, tokens
-from training.step import LossModule, recompute_blocks
+from training.compile import recompute_blocks
+from training.step import LossModule
 
 PLAIN = LossConfig(label_smoothing=0.0, z_loss=0.0)
 

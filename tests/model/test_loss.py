@@ -7,7 +7,6 @@ from torch.overrides import TorchFunctionMode
 
 from model.embedding import Head
 from model.loss import CHUNK, IGNORE_INDEX, loss
-from tests.parts import thin
 
 VOCABULARY = 2**20 // CHUNK  # no smaller, so that the chunks are of CHUNK positions
 ALL_OPTIONS = {"bias": True, "logit_softcap": 3.0, "mlm_transform": "gelu"}
@@ -53,20 +52,6 @@ def test_sum_and_gradients(rows, keep, options, extra):
     assert loss(hidden, head, targets, count, **extra)[0] == total
     with torch.no_grad():
         torch.testing.assert_close(loss(hidden, head, targets, **extra)[0], expected)
-
-
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile does it itself
-@pytest.mark.parametrize("extra", thin([{}, EXTRA], [EXTRA]), ids=str)
-def test_compiled_to_one_graph(extra):
-    """Several chunks: a sum in place would have no gradient in torch 2.11."""
-    hidden, head, targets = case(5 * CHUNK, **ALL_OPTIONS)
-
-    @torch.compile(backend="aot_eager", fullgraph=True)
-    def compiled(hidden):
-        return loss(hidden, head, targets, targets.numel(), **extra)[0]
-
-    expected = reference(hidden, head, targets, **extra)
-    assert_same(compiled(hidden), expected, [hidden, *head.parameters()])
 
 
 @pytest.mark.parametrize("keep", [1.0, 0.15])

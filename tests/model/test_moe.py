@@ -2,10 +2,14 @@
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from configs.compose import compose
+from model.feedforward import ACTIVATIONS
 from model.moe import MixtureOfExperts
 from model.transformer import build_model
+from model.weights import count_parameters
 from tests.model.helpers import assert_same, randn, randomize
 from tests.parts import part, tiny
 from tests.training.test_cost import FP32
@@ -83,7 +87,46 @@ def test_the_plan_counts_what_is_active():
     plain = count(compose(["size=tiny"]), FP32, 256)
     routed = count(compose(["size=tiny", "ffn=moe"]), FP32, 256)
     router = 2 * 8 * 64
-    active = plain.parameters.total() + router
+    active = sum(p.numel() for p in plain.model.parameters()) + router
     total = active + 6 * 2 * 2 * 64 * 128
-    assert routed.size == f"{total:,} parameters, {active:,} active"
+    assert count_parameters(routed.model) == f"{total:,} parameters, {active:,} active"
     assert routed.flops - plain.flops == 6 * 128 * router
+
+
+class Reads(TorchFunctionMode):
+    """Counts what brings values to the host, which waits for a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += function in (torch.Tensor.tolist, torch.Tensor.item)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("options", [{}, {"expert": GATED}])
+def test_the_sizes_of_the_groups_are_read_once_a_layer(options):
+    net = make_moe(**options)
+    with Reads() as reads:
+        net(randn(2, 9, 6))
+    assert reads.count == 1
+
+
+def test_the_squared_relu_keeps_the_dtype_of_matmuls():
+    """Autocast computes powers in float32 on a GPU, and experts would lose their grouped matmul."""
+    up = randn(3, 8).requires_grad_()
+    names = set()
+
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.add(function.overloadpacket.__name__)
+            return function(*args, **(kwargs or {}))
+
+    with Operators():
+        squared = ACTIVATIONS["relu2"](up)
+    assert not {name for name in names if "pow" in name or "square" in name}
+    expected = up.relu().square()
+    assert torch.equal(squared, expected)
+    [gradient] = torch.autograd.grad(squared.sum(), up)
+    assert torch.equal(gradient, torch.autograd.grad(expected.sum(), up)[0])

@@ -1,18 +1,13 @@
 """Every preset in lower precision, and compiled: the same model within rounding."""
 
-from functools import partial
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from configs.compose import compose
-from configs.schema import IGNORE_INDEX, LossConfig
+from configs.schema import LossConfig
 from model.loss import loss
 from model.transformer import build_model
 from tests.parts import TYPICAL, names, thin, tokens
-from training import step
-from training.step import LossModule, compile_module
 
 SOURCE = tokens(2, 9, seed=1)
 TEXT = tokens(2, 7)
@@ -60,60 +55,3 @@ def test_bfloat16_model(preset):
     rough = net.bfloat16()(*inputs)
     assert rough.dtype == torch.bfloat16
     assert torch.cosine_similarity(exact.flatten(), rough.flatten().float(), dim=0) > 0.99
-
-
-@pytest.fixture
-def graphs(monkeypatch):
-    """The graphs that torch.compile makes."""
-    made = []
-
-    def backend(graph, inputs):
-        made.append(graph)
-        return graph
-
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    return made
-
-
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch.compile does it itself
-@pytest.mark.parametrize("preset", thin(["gpt2", "llama", "deepseek", "bert", "t5"], ["t5"]))
-def test_a_step_compiles_to_one_graph(preset, graphs):
-    """Forward pass and loss, without a break, and once more where the number of targets or the
-    length of the sources varies."""
-    net, _ = built(preset)
-    module = LossModule(net, PLAIN)
-    compiled = torch.compile(module, fullgraph=True)
-    for i in range(5):
-        inputs = {"tokens": TEXT}
-        targets = TEXT
-        if preset == "bert":
-            targets = torch.where(torch.arange(7) < 6 - i, TEXT, IGNORE_INDEX)
-        if preset == "llama":
-            inputs["documents"] = (torch.arange(7) > i).int().repeat(2, 1)
-        if preset == "t5":
-            inputs["source"] = tokens(2, 9 + i)
-        count = int((targets != IGNORE_INDEX).sum())
-        gradients = [
-            torch.autograd.grad(step(inputs, targets, count)["loss"], list(net.parameters()))
-            for step in (compiled, module)
-        ]
-        torch.testing.assert_close(*gradients, rtol=0, atol=1e-4)
-    assert len(graphs) <= (2 if preset in ("bert", "t5") else 1)
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # read by torch.compile itself
-def test_the_blocks_of_a_deep_model_share_a_graph(graphs, monkeypatch):
-    """They are compiled for training alone."""
-    net, _ = built("gpt2")
-    module = LossModule(net, PLAIN).train()
-    inputs = ({"tokens": TEXT}, TEXT, TEXT.numel())
-    parameters = list(net.parameters())
-    expected = torch.autograd.grad(module(*inputs)["loss"], parameters)
-    monkeypatch.setattr(step, "MANY_BLOCKS", 2)
-    config = SimpleNamespace(compile=True)
-    compiled = compile_module(module, config, SimpleNamespace(device=torch.device("cpu")))
-    actual = torch.autograd.grad(compiled(*inputs)["loss"], parameters)
-    torch.testing.assert_close(actual, expected)
-    assert len(graphs) == 1
-    compiled.eval()(*inputs)
-    assert len(graphs) == 1

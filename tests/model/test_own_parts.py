@@ -8,7 +8,7 @@ from model.attention import ATTENTIONS, Attention, MultiHeadAttention, merge, sp
 from model.inference import prepare
 from model.transformer import build_model
 from tests.parts import alive, part, tiny, tokens
-from training.step import recompute_blocks
+from training.compile import recompute_blocks
 
 
 class MeanValues(MultiHeadAttention):

@@ -6,12 +6,7 @@ import pytest
 import torch
 
 from model.cpu import fast_bf16
-from model.precision import (
-    choose_device,
-    choose_precision,
-    peak_of,
-    use_deterministic_algorithms,
-)
+from model.precision import choose_device, choose_precision, peak_of, use_deterministic_algorithms
 
 CPU = torch.device("cpu")
 

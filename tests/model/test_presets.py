@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from configs.compose import compose
 from model.transformer import build_model
-from tests.parts import PARTS, TYPICAL, loaded, names, part, thin, tokens
+from tests.parts import PARTS, loaded, names, part
 
 every_preset = pytest.mark.parametrize("preset", names("model"))
 
@@ -47,26 +47,6 @@ def test_a_swap_changes_only_its_part(i, preset):
         expected["cross_attention"] = part("attention", "gqa")
     swapped = compose([f"model={preset}", *swaps, "size=tiny"]).model
     assert swapped == replace(net, **expected)
-
-
-@pytest.mark.parametrize(
-    ("group", "name"), [(group, name) for group in PARTS for name in names(group)]
-)
-@pytest.mark.parametrize("preset", thin(names("model"), TYPICAL[::2]))
-def test_any_part_in_any_preset(preset, group, name):
-    """And every parameter is used."""
-    config = replace(composed(preset), **{group: part(group, name)})
-    if name == "mla" and "window" in (config.layers or []):
-        with pytest.raises(ValueError, match=r"unknown setting model.attention \(mla\): sliding_w"):
-            build_model(config, 23)
-        return
-    net = build_model(config, 23)
-    text = tokens(2, 5)
-    logits = net(tokens(2, 7), text) if net.kind == "encoder_decoder" else net(text)
-    logits.sum().backward()
-    assert logits.shape == (2, 5, 23)
-    assert logits.isfinite().all()
-    assert not [name for name, parameter in net.named_parameters() if parameter.grad is None]
 
 
 @every_preset

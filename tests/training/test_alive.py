@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed import HashStore
 
-from training import alive
+from training import distributed
 
 pytestmark = pytest.mark.quick
 LIMIT = 60
@@ -28,9 +28,9 @@ def meeting(monkeypatch):
             happens(store, clock.now)
 
         fake = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
-        monkeypatch.setattr(alive, "time", fake)
+        monkeypatch.setattr(distributed, "time", fake)
         store = HashStore()
-        return alive.Meeting(store, 0, 2, LIMIT)
+        return distributed.Meeting(store, 0, 2, LIMIT)
 
     return meeting
 

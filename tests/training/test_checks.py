@@ -1,8 +1,8 @@
 """Own parts whose state no checkpoint would hold are refused; what is frozen is held once."""
 
-import subprocess
 from functools import partial, wraps
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +15,8 @@ from configs.cli import run_command
 from data.objectives import NextToken
 from model.checkpoint import load_run
 from model.feedforward import MLP
-from tests.training.runs import TORCHRUN, content, newest, read_lines, with_usual
+from tests.training.runs import content, newest, read_lines
+from training.checks import check_gradients
 from training.optimizer import OPTIMIZERS, AdamW
 
 USE = ["ffn=relu", "schedule=constant", "schedule.warmup=1"]
@@ -43,16 +44,8 @@ def buffer(module):
     module.register_buffer("table", torch.ones(3), persistent=False)
 
 
-def tensor(module):
-    module.scale = torch.ones(3)
-
-
 def modules(module):
-    module.maps = [nn.Linear(2, 2)]
-
-
-def named(module):
-    module.named = {"a": torch.ones(1)}
+    module.maps = {"a": [nn.Linear(2, 2)]}
 
 
 NO_PART = (
@@ -60,9 +53,7 @@ NO_PART = (
 )
 LOST = {
     buffer: "table is no persistent buffer: leave out persistent=False; a checkpoint would not",
-    tensor: f"scale {NO_PART}",
     modules: f"maps {NO_PART}",
-    named: f"named {NO_PART}",
 }
 
 
@@ -71,11 +62,6 @@ def test_what_no_checkpoint_would_hold(start, own, change):
     own(change)
     assert f"stack.blocks.0.ffn.{LOST[change]}" in start(*USE, code=2).err
     assert not list(Path("runs").glob("*"))
-
-
-def test_another_name_of_what_is_held_is_no_loss(start, own):
-    own(lambda module: setattr(module, "maps", [module.up, module.out.weight]))
-    start(*USE, "train.steps=1")
 
 
 def test_an_objective_with_a_model(start, monkeypatch):
@@ -105,6 +91,7 @@ def test_an_objective_with_a_generator(start, monkeypatch):
 
 def freeze(module):
     module.out.weight.requires_grad_(False)
+    module.maps = [module.up, module.out.weight]  # another name of what is held
 
 
 def test_frozen_weights_of_an_own_part(start, own):
@@ -140,19 +127,6 @@ def test_a_frozen_weight_that_changes(start, own, monkeypatch):
 
 # ---- parameters that a loss does not reach
 
-UNUSED = """
-from torch import nn
-from model.feedforward import ACTIVATIONS, FFNS, MLP
-
-
-class Own(MLP):
-    def __init__(self, d_model: int):
-        super().__init__(d_model, ACTIVATIONS["relu"], False, 4.0)
-        self.unused = nn.Linear(3, 3)
-
-
-FFNS["own"] = Own
-"""
 REACHED = "the loss does not depend on stack.blocks.0.ffn.unused.weight, "
 
 
@@ -161,13 +135,14 @@ def test_a_parameter_without_a_gradient_is_named(start, own):
     assert start(*USE).err.count(f"warning: {REACHED}") == 1
 
 
-def test_two_processes_refuse_it_in_the_first_step(room):
-    Path("own.py").write_text(UNUSED)
-    Path("configs/ffn").mkdir(parents=True)
-    Path("configs/ffn/own.yaml").write_text("# @package model.ffn\nkind: own\n")
-    command = [*TORCHRUN, *with_usual(["parts=own.py", "ffn=own", "name=two"])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert f"error: {REACHED}" in done.stderr, done.stderr
+def test_with_ddp_it_is_refused():
+    """Which would wait for its gradient in the second step."""
+    run = SimpleNamespace(model=nn.Linear(2, 2), world=SimpleNamespace(parallel="ddp"))
+    run.model(torch.ones(2)).sum().backward()
+    check_gradients(run)
+    run.model.bias.grad = None
+    with pytest.raises(ValueError, match="the loss does not depend on bias; use them, or call"):
+        check_gradients(run)
 
 
 # ---- an optimizer that evaluates other weights than it trains

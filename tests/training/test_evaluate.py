@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,17 +11,15 @@ import transformers as hf
 import sample
 from configs.cli import run_command
 from configs.compose import compose
-from configs.schema import IGNORE_INDEX
 from data.__main__ import main as preview
 from data.corpus import load_data
-from data.objectives import make_batch
 from data.tokenizers.tokenizer import Tokenizer
 from model.hub.__main__ import export_run
 from model.pretrained import init_tokenizer
 from tests.model.hub.hub_models import END, build_hf, byte_pairs, save
-from tests.parts import alive, thin, tiny, tokens
+from tests.parts import thin
 from tests.training.runs import TEXT, read_lines
-from training.evaluate import main, predict_targets
+from training.evaluate import main
 
 PAIRS = "".join(
     json.dumps({"source": f"what is {i}", "target": f"{i} is it"}) + "\n" for i in range(90)
@@ -108,7 +105,7 @@ def test_the_loss_of_a_folder_is_that_of_transformers(evaluate, gpt2):
 def test_what_fine_tuning_will_see(command, gpt2, start):
     output = command(preview, "init_from=gpt2", "model.context_length=8", *BOOK)
     assert "hub, vocab_size 300" in output and "first batch: tokens (16, 8), " in output
-    assert "at vocab 300: " in start.plainly("dry_run=true", "init_from=gpt2").out
+    assert "at vocab 300\n" in start.plainly("dry_run=true", "init_from=gpt2").out
 
 
 def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, command, gpt2):
@@ -135,12 +132,6 @@ def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, command, gpt2):
         assert found["val_loss"] == pytest.approx(loss_of(model, *rows), rel=1e-5)
     assert "answers.jsonl already exists" in evaluate(*arguments)
 
-    for row, prompt in zip(answers[:3], prompts, strict=False):
-        sampled = sample_of(command, row, "--temperature", "0", "--max-new-tokens", "12")
-        theirs = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=12)
-        assert sampled["ids"] == theirs[0, len(prompt) :].tolist()
-        assert sampled["text"].startswith(row["prediction"])
-
 
 def sample_of(command, row, *options):
     """What sample.py answers to the source of a row."""
@@ -157,23 +148,6 @@ def test_beams(run, evaluate, command):
         assert sampled["text"] == row["prediction"]
 
 
-def test_a_row_may_have_several_answers():
-    """Each is predicted from all that is before it."""
-    data = SimpleNamespace(tokenizer=SimpleNamespace(end_ids=[1]))
-    run = SimpleNamespace(model=alive(tiny()), data=data)
-    [ids] = tokens(1, 12)
-    ids[10] = 1  # what follows is no part of the answer
-    targets = torch.full((1, 11), IGNORE_INDEX)
-    targets[0, [3, 4, 8, 9, 10]] = ids[[4, 5, 9, 10, 11]]
-    rows = predict_targets(run, make_batch(targets, tokens=ids[None, :-1]))
-    for row, (first, end) in zip(rows, [(4, 6), (9, 11)], strict=True):
-        source = ids[:first].tolist()
-        assert row["source"] == source and row["target"] == ids[first:end].tolist()
-        text = torch.tensor([source + row["prediction"]])
-        predicted = run.model(text)[0, first - 1 : -1].argmax(-1).tolist()
-        assert predicted == row["prediction"]
-
-
 BAD = {
     "--run runs/nine": "there is no folder runs/nine (did you mean runs/mine?)",
     "data=text": "data.path is required",
@@ -184,7 +158,7 @@ BAD = {
     "objective=masked data=python": "objective=masked needs text and a model whose kind is encod",
     "model.context_length=99": "model.context_length is 99, and runs/mine has 32",
     "--answers new.jsonl": "--beams and --answers are for answers",
-    "--beams 2 data=pairs data.path=pairs.jsonl": "--beams needs an encoder_decoder; this model",
+    "--beams 2 data=pairs data.path=pairs.jsonl": "beam search needs an encoder_decoder; this",
     "--limit 0": "--limit is 0; expected an integer at least 1",
     "--checkpoint 9": "runs/mine has no checkpoint '9'; its steps are: 4",
     "--run gpt2": "evaluate gpt2 on what? add data= and its settings, such as data=text data.pa",

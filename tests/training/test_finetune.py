@@ -9,7 +9,7 @@ import yaml
 from safetensors.torch import load_file
 
 from data.objectives import NextToken
-from model.checkpoint import list_checkpoints
+from model.runs import list_checkpoints
 from model.transformer import ARCHITECTURES, Decoder
 from tests.training.runs import rows
 

@@ -30,11 +30,7 @@ class Rows(NamedTuple):
 
 
 class Loader:
-    def seq_len(self, step):
-        return 8 if step == 77 else 4
-
-    def batch(self, step):
-        assert step == 77, "the widest of the first batches"
+    def widest(self):
         return self
 
     def share(self, rank, size):
@@ -42,17 +38,24 @@ class Loader:
 
 
 class Limited(nn.Module):
-    """Runs out of memory with more than `limit` rows."""
+    """Runs out of memory with more than `limit` rows, of which a gradient takes the room of two."""
+
+    compiler = None
 
     def __init__(self, limit):
         super().__init__()
         self.limit = limit
         self.weight = nn.Parameter(torch.zeros(()))
+        self.register_buffer("passes", torch.zeros(()))
         self.tried = []
 
     def forward(self, n):
+        self.passes += 1
         self.tried.append(n)
-        if n > self.limit:
+        # with DDP nothing is exchanged: other processes would wait for one that runs out of memory
+        assert not self.require_backward_grad_sync
+        needed = n if self.weight.grad is None else n + 2
+        if needed > self.limit:
             raise torch.OutOfMemoryError("full")
         return {"loss": self.weight * n}
 
@@ -69,28 +72,32 @@ def fit():
         data = SimpleNamespace(train=Loader())
         state = TrainState(micro_batch_size=found)
         config = compose([f"train.batch_size={ROWS}", *overrides])
-        return fit_micro_batch(Run(config, data, world, module, [], None, state))
+        return fit_micro_batch(Run(config, data, world, module, [], None, state), module)
 
     return fit
 
 
-@pytest.mark.parametrize(("limit", "tried"), [(24, [24]), (12, [24, 12]), (5, [24, 12, 6, 3])])
-def test_on_a_gpu_it_is_halved_until_it_fits(fit, capsys, limit, tried):
+LIMITS = [(26, [24, 24]), (24, [24, 24, 12, 12]), (5, [24, 12, 6, 3, 3])]
+
+
+@pytest.mark.parametrize(("limit", "tried"), LIMITS)
+def test_on_a_gpu_it_is_halved_until_it_fits_beside_gradients(fit, capsys, limit, tried):
+    """As in a step of several micro-batches. It leaves no trace."""
     module = Limited(limit)
     assert fit(module, device="cuda") == tried[-1] and module.tried == tried
-    assert module.weight.grad is None and module.weight == 0
+    assert module.weight.grad is None and module.weight == 0 and module.passes == 0
     sentence = "warning: out of memory; trying micro-batches of"
-    expected = [f"{sentence} {rows}" for rows in tried[1:]]
+    expected = [f"{sentence} {rows}" for rows in dict.fromkeys(tried[1:]) if rows < 24]
     assert capsys.readouterr().err.splitlines() == expected
 
 
 def test_not_even_one_row(fit):
-    with pytest.raises(MemoryError, match="not even one row of a batch fits on the GPU; lower si"):
+    with pytest.raises(MemoryError, match="micro-batches of 1 do not fit on the GPU; lower train."):
         fit(Limited(0), device="cuda")
 
 
 def test_fsdp_does_not_go_on_after_running_out_of_memory(fit):
-    sentence = "micro-batches of 12 do not fit on the GPU; set train.micro_batch_size=6"
+    sentence = "micro-batches of 12 do not fit on the GPU; lower train.micro_batch_size, "
     with pytest.raises(MemoryError, match=sentence):
         fit(Limited(6), device="cuda", size=2, parallel="fsdp")
 
@@ -105,11 +112,8 @@ def test_what_was_found_before_a_resume_is_not_sought_again(fit):
 @pytest.mark.parametrize(
     ("overrides", "size", "rows"),
     [
-        ("", 1, 24),
         ("", 2, 12),
         ("model.context_length=1024", 1, 16),
-        ("model.context_length=100000", 1, 1),
-        ("train.micro_batch_size=7", 1, 7),
         ("train.micro_batch_size=99", 1, 24),
         ("train.micro_batch_size=20", 2, 12),
     ],

@@ -1,6 +1,5 @@
 """What a module of one's own adds to the loss, metrics of one's own, and an average of the weights."""
 
-import math
 import re
 from functools import partial
 
@@ -8,8 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import sample
-from configs.cli import run_command
 from configs.schema import LossConfig
 from data.objectives import NextToken
 from model.checkpoint import load_run
@@ -18,16 +15,12 @@ from model.loss import loss
 from model.transformer import ARCHITECTURES, Decoder, build_model
 from tests.parts import VOCABULARY, part, tiny
 from tests.training.runs import rows, weights
-from tests.training.test_update import (
-    after_sgd,
-    cross_entropy,
-    make_batch,
-    sgd,
-    updater,
-)
+from tests.training.test_update import after_sgd, cross_entropy, make_batch, make_run, sgd, updater
+from train import update
+from training.compile import recompute_blocks
 from training.metrics import METRICS
 from training.optimizer import AdamW
-from training.step import LossModule, recompute_blocks
+from training.step import LossModule
 
 OWN = ["ffn=relu", "model.ffn.kind=own", "log.every=1", "eval.every=2"]
 
@@ -69,6 +62,81 @@ def test_it_is_weighted_by_the_targets_of_each_micro_batch():
     torch.testing.assert_close(list(model.parameters()), expected, rtol=1e-9, atol=1e-12)
 
 
+class Counted(Own):
+    """Those that begin with a positive number should be small: not all tokens are."""
+
+    def forward(self, x):
+        y = MLP.forward(self, x)
+        squares = y.square().mean(-1)
+        is_counted = y[..., 0] > 0
+        self.term = squares[is_counted].sum(), is_counted.sum()
+        return y
+
+    def losses(self):
+        return {"size": self.term}
+
+
+@pytest.mark.parametrize("rows", [6, 4, 1])
+def test_a_term_with_a_count_of_its_own_does_not_change_with_the_micro_batch(rows, monkeypatch):
+    """Its sum is divided by its count in the whole step."""
+    monkeypatch.setitem(FFNS, "counted", partial(Counted, activation=torch.relu, gated=False))
+    model, batch = make_model("counted"), make_batch()
+    loss = cross_entropy(model, batch)
+    terms = [block.ffn.term for block in model.stack.blocks]
+    size = sum(total / count for total, count in terms)
+    _, expected = after_sgd(model, loss + size)
+    module = LossModule(model, LossConfig(0.0, 0.0))
+    losses = update(make_run(module, sgd(model), rows), module, batch, clock=0.0).losses
+    assert losses["size"] == pytest.approx(size.item(), rel=1e-6)
+    torch.testing.assert_close(list(model.parameters()), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_term_that_is_counted_later(monkeypatch):
+    """Its count is known before the first backward pass of a step, or it is refused."""
+    module = LossModule(make_model(), LossConfig(0.0, 0.0))
+    module.has_counts = False  # as after a step without counts
+    monkeypatch.setattr(Own, "losses", lambda own: {"size": (own.mean, 2)})
+    with pytest.raises(ValueError, match="the loss size was no .sum, count. in the first step"):
+        module(*make_batch())
+
+
+def test_weights_are_factors_of_the_cross_entropy_of_each_target():
+    """The loss is still divided by the number of targets."""
+    model, batch = make_model(), make_batch()
+    weights = torch.linspace(0, 2, batch.targets.numel()).view_as(batch.targets)
+    logits = model(**batch.inputs)
+    each = torch.nn.functional.cross_entropy(logits.mT, batch.targets, reduction="none")
+    module = LossModule(model, LossConfig(0.0, 0.0))
+    for mode in (True, False):
+        found = module.train(mode)(*batch, weights)["loss"]
+        torch.testing.assert_close(found, (weights * each).sum())
+
+
+class Preference(Decoder):
+    """The main loss is its own: rows in pairs, of which the first is to be the likelier one."""
+
+    def loss(self, hidden, targets):
+        total = hidden.new_zeros(())
+        for states, row in zip(hidden, targets, strict=True):
+            total = total + 2 * loss(states, self.head, row)[0]
+        return total
+
+
+def test_an_architecture_with_a_main_loss_of_its_own(start, monkeypatch):
+    """It is that of training and of validation, which says so, and no perplexity."""
+    monkeypatch.setitem(ARCHITECTURES, "own", Preference)
+    monkeypatch.setattr(NextToken, "architectures", (*NextToken.architectures, "own"))
+    use = ["schedule=constant", "log.every=1", "eval.every=4"]
+    own = start("name=own", "model.kind=own", *use).out
+    assert "loss        that of Preference.loss, also as val_loss" in own
+    start("name=plain", *use)
+    for name in ("loss", "val_loss"):
+        [first, *_] = rows("runs/own", name)
+        [plain, *_] = rows("runs/plain", name)
+        assert first[0] == pytest.approx(2 * plain[0], rel=1e-5)
+    assert rows("runs/plain", "val_ppl") and not rows("runs/own", "val_ppl")
+
+
 class Stateful(Own):
     """Its gain grows with each forward pass, before it is used."""
 
@@ -98,36 +166,6 @@ def test_a_second_forward_pass_leaves_no_trace(monkeypatch):
         found.append((state, [p.grad for p in model.parameters()]))
     assert found[0][0] == found[1][0] and found[0][0][:2] == [1.5, 1]
     torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
-
-
-class MultiToken(Decoder):
-    """Multi-token prediction: a second map predicts the token after the next."""
-
-    def make_stacks(self, config, sizes):
-        super().make_stacks(config, sizes)
-        self.second = torch.nn.Linear(config.d_model, config.d_model)
-
-    def hidden(self, tokens, **options):
-        self.tokens = tokens
-        self.last_hidden = super().hidden(tokens, **options)
-        return self.last_hidden
-
-    def losses(self):
-        targets = self.tokens[:, 2:]
-        total, count = loss(self.second(self.last_hidden[:, :-2]), self.head, targets)
-        return {"second_token": 0.3 * total / count}
-
-
-def test_an_architecture_of_ones_own(start, monkeypatch):
-    monkeypatch.setitem(ARCHITECTURES, "own", MultiToken)
-    monkeypatch.setattr(NextToken, "architectures", (*NextToken.architectures, "own"))
-    use = "name=own model.kind=own schedule=constant schedule.warmup=0 log.every=1 eval.every=2"
-    assert " second_token " in start(*use.split()).out
-    logged = rows("runs/own", "loss", "second_token")
-    assert len(logged) == 4 and all(0 < second < 0.5 * first for first, second in logged)
-    [first, *_] = rows("runs/own", "val_loss")
-    assert first[0] == pytest.approx(math.log(load_run("runs/own").tokenizer.vocab_size), rel=0.1)
-    assert run_command(lambda: sample.main(["--run", "runs/own", "--prompt", "the"])) == 0
 
 
 @pytest.mark.parametrize(
@@ -189,8 +227,3 @@ def test_state_that_no_checkpoint_holds_is_refused(start, monkeypatch):
             patch.setattr(AdamW, name, change)
             errors = start("optimizer=adamw", code=2).err
             assert "a checkpoint would not hold what a step has changed" in errors
-
-
-def test_the_name_of_a_metric_may_be_taken(start, monkeypatch):
-    monkeypatch.setitem(METRICS, "own", lambda run: {"step": 1.0})
-    assert "'step', which is taken" in start("metrics.names=[own]", "metrics.every=1", code=2).err

@@ -11,7 +11,7 @@ from tests.parts import thin
 from tests.training.runs import TORCHRUN, rows, with_usual
 
 RUN = ["train.batch_size=8", "eval.max_examples=9", "eval.every=2", "log.every=1", "seed=3"]
-RUN += ["checkpoint.every=2", "checkpoint.keep=9"]
+RUN += ["checkpoint.every=2", "checkpoint.keep=9", "schedule=constant", "train.steps=6"]
 GPT2 = "model=gpt2 optimizer=adamw train.micro_batch_size=3"
 GPT2 += " data.document_mask=true data.split_on=line"
 MODERN = "model=modern ffn=moe ema.decay=0.9 train.micro_batch_size=4"
@@ -46,17 +46,15 @@ def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
         run("name=base", "model=gpt2", "seed=1")
     start.plainly(*usual, "name=alone")
     alone = Path("runs/alone")
-    command = [*TORCHRUN, *usual, "name=two", f"parallel={parallel}"]
+    command = [*TORCHRUN, *usual, "name=two", "train.steps=4", f"parallel={parallel}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     two = Path("runs/two")
-    assert numbers(two) == pytest.approx(numbers(alone), rel=tolerance)
     expected = weights(alone, step=2)
     assert (weights(two, step=2) - expected).norm() <= tolerance * expected.norm()
     # one process continues what two have shared
-    for name, how in (("alone", "none"), ("two", "auto")):
-        more = [f"name={name}", f"parallel={how}", "resume=true", "train.steps=6"]
-        assert "resuming from step 4\n" in start(*more).out
+    more = ["name=two", "parallel=auto", "resume=true", "train.steps=6"]
+    assert "resuming from step 4\n" in start(*more).out
     assert numbers(two) == pytest.approx(numbers(alone), rel=tolerance)
 
 

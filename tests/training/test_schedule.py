@@ -1,7 +1,5 @@
 """Schedules are functions of the progress, with the values of their formulas."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from configs.compose import compose
@@ -58,7 +56,7 @@ def test_values(name, changes, values):
 def test_progress_follows_steps_or_the_clock(overrides, step, seconds, progress):
     """Of the middle of the next step; the first limit ends the run."""
     config = compose(["train.batch_size=4", *overrides.split()])
-    length = RunLength(config.train, SimpleNamespace(n=40, tokens_per_example=128))
+    length = RunLength(config.train, tokens_per_row=128, n_rows=40)
     state = TrainState(step, tokens=512 * step, seconds=seconds)
     assert length.is_over(state) == (progress is None)
     assert progress is None or length.progress(state) == pytest.approx(progress)

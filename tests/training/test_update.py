@@ -12,21 +12,15 @@ import train
 from configs.compose import compose
 from configs.errors import NonFiniteError
 from configs.schema import IGNORE_INDEX, LossConfig
-from data.objectives import Batch
+from data.batch import Batch
 from model.precision import Precision
 from model.transformer import build_model
 from tests.parts import ARCHITECTURES, TYPICAL, VOCABULARY, names, part, thin, tiny, tokens
 from training.distributed import World
 from training.ema import EMA
-from training.evaluate import mean_loss
+from training.evaluation import mean_loss
 from training.muon import Muon
-from training.optimizer import (
-    build_optimizers,
-    groups_of,
-    set_lr,
-    start_state,
-    state_tensors,
-)
+from training.optimizer import build_optimizers, groups_of, set_lr, start_state, state_tensors
 from training.run import Run, TrainState
 from training.step import LossModule, micro_batches, seed_step
 

@@ -1,12 +1,11 @@
-"""Llama with changes: DeepSeek-V3 with dense layers; Cohere, Granite, OLMo, Phi, SmolLM3, StableLM, StarCoder2; and, with a
-mixture of experts in every layer, Mixtral and Qwen3-MoE."""
+"""Llama with changes: Cohere, OLMo, Phi, SmolLM3, StableLM, StarCoder2; and, with a mixture of experts in
+every layer, Mixtral and Qwen3-MoE."""
 
 from typing import Any
 
 import torch
 
-from configs.errors import HubError
-from model.hub.families.llama import DECODER, GATE_NAMES, NAMES, own_scale, scale_of
+from model.hub.families.llama import DECODER, NAMES
 from model.hub.families.positions import (
     QUERY_KEY,
     SIZE,
@@ -15,63 +14,11 @@ from model.hub.families.positions import (
     reordered,
     split_layers,
     write_rope,
-    yarn_mscale,
 )
 from model.hub.family import Keys
-from model.hub.spec import ACTIVATIONS, BASE, Spec, attention_spec, merge_layers
+from model.hub.spec import ACTIVATIONS, BASE, Spec, merge_layers
 from model.hub.tensors import QKV, Table, TensorRule, packed, scaled
 
-# it rotates neighboring channels, and packs matrices in pairs
-LATENT_NAMES = """
-model.layers.*.self_attn.q_a_proj             stack.blocks.*.attention.query.0
-model.layers.*.self_attn.q_a_layernorm        stack.blocks.*.attention.query.1
-model.layers.*.self_attn.kv_a_layernorm       stack.blocks.*.attention.latent_norm
-"""
-QUERIES = """
-model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
-model.layers.*.self_attn.q_b_proj             stack.blocks.*.attention.query.2
-"""
-DIMS = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
-
-
-def deepseek_rules(spec: Spec, config: Any) -> Table:
-    nope, rotary, value, latent, _ = [spec[f"attention.{dim}"] for dim in DIMS]
-    order = evens_first(rotary) if config.rope_interleave else torch.arange(rotary)
-    query_order = torch.cat([torch.arange(nope), nope + order])
-    # YaRN may scale the attention scores; here the queries carry that factor
-    rope = config.rope_parameters
-    mscale = rope["rope_type"] == "yarn" and rope.get("mscale_all_dim")
-    scale = yarn_mscale(rope["factor"], mscale) ** 2 if mscale else 1.0
-
-    latent_and_key = TensorRule(
-        ("stack.blocks.*.attention.kv_down", "stack.blocks.*.attention.k_rope"),
-        lambda weight: [weight[:latent], weight[latent:][order]],
-        lambda parts: torch.cat([parts[0], parts[1][order.argsort()]]),
-    )
-    keys_and_values = packed(("attention.key", "attention.value"), [nope, value], spec["n_heads"])
-    return reordered(QUERIES, query_order, scale) | {
-        "model.layers.*.self_attn.kv_a_proj_with_mqa": latent_and_key,
-        "model.layers.*.self_attn.kv_b_proj": keys_and_values,
-    }
-
-
-def read_deepseek(config: Any, spec: Spec) -> Spec:
-    if config.first_k_dense_replace < spec["n_layers"]:
-        raise HubError("first_k_dense_replace: only models with dense layers alone are supported")
-    return {}
-
-
-DEEPSEEK = DECODER.derive(
-    "deepseek_v3",
-    without=f"attention_bias head_dim {' '.join(attention_spec('attention'))}",
-    spec={"attention.kind": "mla"},
-    keys={dim: f"attention.{dim}" for dim in DIMS} | {"num_key_value_heads": "n_heads"},
-    values={"rms_norm_eps": {1e-6: 1e-6}},  # that of the norms of latents, whatever it is
-    names=NAMES + GATE_NAMES + LATENT_NAMES,
-    rules=deepseek_rules,
-    read=read_deepseek,
-    write=lambda spec: {"first_k_dense_replace": spec["n_layers"]},
-)
 STABLELM = DECODER.derive(
     "stablelm",
     without="rms_norm_eps attention_bias head_dim block.kind",
@@ -174,31 +121,6 @@ COHERE = DECODER.derive(
     keys={"layer_norm_eps": "norm.eps"},
     rules=cohere_rules,
     write=lambda spec: {"logit_scale": 1.0},
-)
-ONES = {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
-OUTPUTS = """
-model.layers.*.self_attn.o_proj      stack.blocks.*.attention.out
-model.layers.*.mlp.down_proj         stack.blocks.*.ffn.out
-"""
-
-
-def granite_rules(spec: Spec, config: Any) -> Table:
-    """Of its four multipliers, that of the attention scores is an option here; the others are part
-    of the weights."""
-    divisor = config.logits_scaling
-    if spec["head.tie_weights"]:  # the head has the scaled embedding, too
-        divisor *= config.embedding_multiplier
-    table = scaled("model.embed_tokens embedding.table", config.embedding_multiplier)
-    table |= scaled(OUTPUTS, config.residual_multiplier)
-    return table | scaled("model.norm stack.final_norm", 1 / divisor)
-
-
-GRANITE = DECODER.derive(
-    "granite",
-    keys={"mlp_bias": "ffn.bias"},
-    rules=granite_rules,
-    read=lambda config, spec: own_scale(spec, config.attention_multiplier),
-    write=lambda spec: {"attention_multiplier": scale_of(spec), **ONES},
 )
 
 

@@ -1,5 +1,7 @@
 """Llama, and what Mistral, Qwen, NanoChat and Gemma change in it."""
 
+from typing import Any
+
 import torch
 
 from model.hub.families.positions import (
@@ -20,16 +22,6 @@ from model.hub.tensors import Table, columns
 GATES = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 GATED = {"gelu_pytorch_tanh": "geglu_tanh"}  # that of Gemma, which is written
 GATED |= {name: GATES[kind] for name, kind in ACTIVATIONS.items() if kind in GATES}
-
-
-def own_scale(spec: Spec, scale: float) -> Spec:
-    """Of attention scores; null is the usual one."""
-    usual = spec["attention.head_dim"] ** -0.5
-    return {"attention.scale": None if scale == usual else scale}
-
-
-def scale_of(spec: Spec) -> float:
-    return spec.get("attention.scale") or spec["attention.head_dim"] ** -0.5
 
 
 NAMES = """
@@ -129,6 +121,17 @@ GEMMA = DECODER.derive(
 )
 
 
+def read_scale(config: Any, spec: Spec) -> Spec:
+    """query_pre_attn_scalar is a width of heads; a scale of null is the usual one."""
+    width = config.query_pre_attn_scalar
+    return {"attention.scale": None if width == spec["attention.head_dim"] else width**-0.5}
+
+
+def write_scale(spec: Spec) -> Keys:
+    scale = spec.get("attention.scale") or spec["attention.head_dim"] ** -0.5
+    return {"query_pre_attn_scalar": round(scale**-2)}
+
+
 GEMMA2 = GEMMA.derive(
     "gemma2",
     without="hidden_act",
@@ -140,9 +143,8 @@ GEMMA2 = GEMMA.derive(
     },
     values={"hidden_activation": GATED},
     rules=lambda spec, config: norms(GEMMA_NORMS + MORE_NORMS),
-    # query_pre_attn_scalar is a width of heads
-    read=lambda config, spec: own_scale(spec, config.query_pre_attn_scalar**-0.5),
-    write=lambda spec: {"query_pre_attn_scalar": round(scale_of(spec) ** -2)},
+    read=read_scale,
+    write=write_scale,
     read_position=read_layers,
     write_position=write_layers,
 )

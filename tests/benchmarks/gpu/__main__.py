@@ -33,6 +33,7 @@ CHECKS = {  # name: (check, the most seconds it may take)
     "distributed": (checks.shared, 120),
     "fitting": (checks.fitting, 120),
     "decoding": (checks.decoding, 120),
+    "choices": (checks.choices, 900),
     "eager": (checks.training("compile=false", SMALLER), 90),
     "compiled": (checks.training(SMALLER), 150),
     "fitted": (checks.training(), 150),

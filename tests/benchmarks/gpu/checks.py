@@ -5,14 +5,19 @@ import platform
 import signal
 import time
 import warnings
-from itertools import product
+from functools import partial
+from itertools import count, product
+from statistics import median
 
 import torch
 
 from configs.compose import compose
+from model import cuda
+from model.generate import decode
 from model.generate.decode import generate
 from model.inference import prepare
 from model.transformer import build_model
+from tests.benchmarks._turns import take_turns
 from tests.benchmarks.gpu.bench import saved
 from tests.parts import names
 from training import cost, distributed
@@ -68,9 +73,9 @@ def greedy(model):
         return []
     prompts = [[1, 2, 3], [4, 5, 6, 7, 8]]
     sources = prompts if model.kind == "encoder_decoder" else None
-    model.eval().requires_grad_(False)  # as frozen weights, by a CUDA graph
+    model.eval()
     ids = list(generate(model, prompts, sources=sources, max_new_tokens=12))
-    model.train().requires_grad_(True)
+    model.train()
     return ids
 
 
@@ -168,14 +173,15 @@ def training(*overrides):
         rows = figures["micro_batch_size"]
         counted = cost.count(bench.config(*overrides), bench.precision("bf16"), bench.vocab_size)
         estimated = counted.memory(rows, shards=1)
-        parameters = counted.parameters.total()
+        parameters = sum(p.numel() for p in counted.model.parameters())
         yield {"parameters": parameters, "estimated_gb": estimated / 1e9} | figures
 
     return check
 
 
 def compilation(bench):
-    """A step of GPT-2 is one graph, compiled once, and waits for the GPU once."""
+    """A step of GPT-2 is two graphs, of the network and of a chunk of the loss, each compiled once,
+    and waits for the GPU once."""
     from torch._dynamo.utils import counters
 
     mode = torch.cuda.set_sync_debug_mode
@@ -188,20 +194,48 @@ def compilation(bench):
     graphs = counters["stats"]["unique_graphs"]
     breaks = list(counters["graph_break"])
     yield figures | {"graphs": graphs, "breaks": breaks, "waits_per_step": len(waits) / 2}
-    yield expect("one graph", graphs == 1 and not breaks)
+    yield expect("two graphs", graphs == 2 and not breaks)
     yield expect("one wait in a step", len(waits) == bench.pick(2, 0))
 
 
-def decoding(bench):
-    """Tokens per second of GPT-2 in bfloat16, kernel by kernel and as a CUDA graph."""
+def decoding_speed(bench, rows):
+    """Tokens per second of GPT-2 in bfloat16."""
     config = bench.config()
     model = build_model(config.model, bench.vocab_size).to(bench.device, torch.bfloat16)
     prepare(model.eval())
-    for rows, is_frozen in product(bench.pick((1, 64), (1, 2)), (False, True)):
-        model.requires_grad_(not is_frozen)
-        prompts = bench.batch(config, rows).inputs["tokens"][:, :16].tolist()
-        for _ in range(2):  # the first call plans its kernels
-            start = time.perf_counter()
-            n_steps = len(list(generate(model, prompts, max_new_tokens=bench.pick(128, 4))))
-        speed = rows * n_steps / (time.perf_counter() - start)
-        yield {f"{rows}_{'graph' if is_frozen else 'kernels'}": speed}
+    prompts = bench.batch(config, rows).inputs["tokens"][:, :16].tolist()
+    for _ in range(2):  # the first call plans its kernels
+        start = time.perf_counter()
+        n_steps = len(list(generate(model, prompts, max_new_tokens=bench.pick(128, 4))))
+    return rows * n_steps / (time.perf_counter() - start)
+
+
+def decoding(bench):
+    """Its speed kernel by kernel, and as a CUDA graph where there is one."""
+    can_replay = decode.can_replay
+    for rows, is_replayed in product(bench.pick((1, 64), (1, 2)), (False, True)):
+        decode.can_replay = can_replay if is_replayed else lambda model: False
+        name = "graph" if is_replayed else "kernels"
+        yield {f"{rows}_{name}": decoding_speed(bench, rows)}
+    decode.can_replay = can_replay
+
+
+def choices(bench):
+    """Tokens per second with each of CHOICES in model/cuda.py on and off, in turn."""
+    names = count()
+
+    def training_speed():
+        figures = bench.train(f"choice-{next(names)}", "train.micro_batch_size=16")
+        return figures["tokens_per_second"]
+
+    def measure(choice, is_on):
+        cuda.CHOICES[choice] = is_on
+        is_of_decoding = choice == "explicit_decoding"
+        return decoding_speed(bench, rows=1) if is_of_decoding else training_speed()
+
+    for choice, is_on in list(cuda.CHOICES.items()):
+        found = take_turns([True, False], bench.pick(3, 1), partial(measure, choice))
+        cuda.CHOICES[choice] = is_on
+        on = median(found[True])
+        off = median(found[False])
+        yield {choice: {"on": on, "off": off, "is": is_on, "keep": on > off}}

@@ -77,17 +77,9 @@ def test_the_search_continues_while_a_longer_one_could_win(length_penalty, first
     assert search(net, [1], beams=2, **limits)[0] == expected
 
 
-ERRORS = [
-    ("decoder", {}, "beam search needs an encoder_decoder; this model is a decoder"),
-    ("encoder_decoder", {"beams": 0}, "beams is 0; expected an integer at least 1"),
-    ("encoder_decoder", {"length_penalty": torch.nan}, "length_penalty is nan; expected a number"),
-]
-
-
-@pytest.mark.parametrize(("kind", "options", "sentence"), ERRORS)
-def test_errors(kind, options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        search(alive(tiny(kind)), [1], **options)
+def test_errors():
+    with pytest.raises(ValueError, match="beams is 0; expected an integer at least 1"):
+        search(alive(tiny("encoder_decoder")), [1], beams=0)
 
 
 def test_logits_that_are_not_finite():

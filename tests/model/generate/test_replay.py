@@ -13,10 +13,10 @@ from configs.compose import compose
 from model.cuda import can_replay
 from model.generate import decode as decode_module
 from model.generate.decode import decode
-from model.generate.logits_processor import LogitsProcessor
+from model.generate.logits_processor import NO_RULES, LogitsProcessor
 from model.generate.sampling import GREEDY
 from tests.model.generate.test_decode import HOT, PROMPTS, SOURCES, lively
-from tests.parts import TYPICAL, alive, names, part, thin
+from tests.parts import TYPICAL, alive, names, thin
 
 aten = torch.ops.aten
 
@@ -87,11 +87,10 @@ def replayed(graphs, monkeypatch):
     return replayed
 
 
-BATCHES = pytest.mark.parametrize("n", [1, 3], ids=["one", "unequal"])
+CASES = [(1, GREEDY), (3, HOT)]
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, HOT], ids=["greedy", "hot"])
-@BATCHES
+@pytest.mark.parametrize(("n", "sampling"), CASES, ids=["one, greedy", "unequal, hot"])
 @pytest.mark.parametrize("name", thin(names("model"), TYPICAL[::2]))
 def test_presets(name, n, sampling, replayed):
     """Also past the context."""
@@ -103,16 +102,6 @@ def test_presets(name, n, sampling, replayed):
     if model.kind == "encoder_decoder":
         options["sources"] = SOURCES[:n]
     replayed(model, PROMPTS[:n], **options)
-
-
-@BATCHES
-@pytest.mark.parametrize("position", names("position"))
-@pytest.mark.parametrize("window", [None, 3])
-def test_windows_and_positions(position, window, n, replayed):
-    attention = part("attention", "gqa", sliding_window=window)
-    model = lively(attention=attention, position=part("position", position))
-    options = {"sampling": HOT, "max_new_tokens": 24}
-    assert len({*replayed(model, PROMPTS[:n], **options)}) > 3
 
 
 def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
@@ -135,7 +124,7 @@ def test_a_processor_reads_each_token_before_the_next(graphs, monkeypatch):
     expected = []
     for is_replayed in (False, True):
         monkeypatch.setattr(decode_module, "can_replay", lambda model: is_replayed)  # noqa: B023
-        processor = LogitsProcessor(rules, PROMPTS, 12, [])
+        processor = LogitsProcessor(NO_RULES | rules, PROMPTS, 12, [])
         expected.append([*decode(model, PROMPTS, processor=processor, **options)])
     assert expected[0] == expected[1] != [*decode(model, PROMPTS, **options)]
     assert len(graphs) == 1, "of the last call alone"
@@ -143,14 +132,15 @@ def test_a_processor_reads_each_token_before_the_next(graphs, monkeypatch):
 
 OTHERS = [
     ({}, True),
-    ({"requires_grad": True}, False),
+    ({"requires_grad": True}, True),  # samples while training
+    ({"full_tensor": None}, False),
     ({"is_cuda": False}, False),
     ({"get_device": lambda: 1}, False),
 ]
 
 
 @pytest.mark.parametrize(("other", "expected"), OTHERS)
-def test_only_frozen_weights_of_the_current_gpu_are_replayed(other, expected, monkeypatch):
+def test_only_whole_weights_of_the_current_gpu_are_replayed(other, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     usual = {"is_cuda": True, "requires_grad": False, "ndim": 2, "get_device": lambda: 0}
     weights = [SimpleNamespace(**usual), SimpleNamespace(**usual | other)]

@@ -35,15 +35,12 @@ END, PAD = (byte_pairs().token_to_id(name) for name in ("<eos>", "<pad>"))
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": CONTEXT}
 OPT = SIZES | {"ffn_dim": 48, "activation_function": "gelu"}
-FALCON = SIZES | {"ffn_hidden_size": 48, "rope_theta": 500.0, "layer_norm_epsilon": 1e-3}
 SIZES |= {"intermediate_size": 48}
 WINDOWS = {
     "num_hidden_layers": 3,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
 GROUPED = SIZES | {"num_key_value_heads": 2}
-LATENT = SIZES | {"num_key_value_heads": 4, "kv_lora_rank": 16, "first_k_dense_replace": 2}
-LATENT |= {"qk_rope_head_dim": 4, "qk_nope_head_dim": 10, "v_head_dim": 6}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
 AFTER_PAD = {"max_position_embeddings": CONTEXT + PAD + 1}
 DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "activation": "relu"}
@@ -68,8 +65,6 @@ YARN = rope("yarn", 1024, base=100.0, factor=4.0)
 SHARPER = rope("yarn", 16, factor=4.0, mscale=1.0, mscale_all_dim=0.8)
 OTHER = rope("default", None, base=500.0) | {"hidden_act": "gelu_new"}
 RMSNORM, LAYERNORM = (OTHER | {f"{kind}_norm_eps": 1e-4} for kind in ("rms", "layer"))
-MULTIPLIERS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.5}
-MULTIPLIERS |= {"attention_multiplier": 0.6}
 THETAS = {
     "full_attention": {"rope_type": "default", "rope_theta": 5000.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -97,8 +92,7 @@ MODELS = {
     | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": False},
     "olmo2": GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True},
     "nanochat": GROUPED,
-    "deepseek_v3": LATENT | {"q_lora_rank": None, "hidden_size": 30},
-    "deepseek_v3, yarn": LATENT | {"q_lora_rank": 20} | SHARPER,
+    "llama, sharper": GROUPED | SHARPER,
     "gemma2": GROUPED
     | {"num_hidden_layers": 3, "head_dim": 12, "sliding_window": 5, "query_pre_attn_scalar": 7}
     | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
@@ -136,17 +130,10 @@ MODELS = {
     | OTHER
     | {"sliding_window": 5, "norm_epsilon": 1e-4, "residual_dropout": 0.1},
     "olmo": GROUPED | OTHER | {"attention_bias": True},
-    "granite": GROUPED
-    | RMSNORM
-    | MULTIPLIERS
-    | {"attention_bias": True, "tie_word_embeddings": True},
-    "granite, untied": GROUPED | MULTIPLIERS | {"mlp_bias": True, "attention_multiplier": 8**-0.5},
     "cohere": GROUPED | LAYERNORM | {"logit_scale": 0.3, "attention_bias": True},
     "opt": OPT,
     "gpt_neox": SIZES | {"rotary_pct": 0.75, "rotary_emb_base": 500, "layer_norm_eps": 1e-3},
     "phi": GROUPED | {"partial_rotary_factor": 0.75, "rope_theta": 500.0, "qk_layernorm": True},
-    "falcon": FALCON,
-    "falcon, groups": FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
     "bloom": {"hidden_size": 48, "n_layer": 2, "n_head": 6, "seq_length": CONTEXT},
     "mbart": BART | {"scale_embedding": True},
     "pegasus": BART | {"scale_embedding": True, "activation_function": "relu"},

@@ -195,7 +195,6 @@ BAD_FOLDERS = [
         dict(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
         "rope_type.kind is 'dynamic'; choose one of: none, linear",
     ),
-    ("deepseek_v3", dict(first_k_dense_replace=1), "first_k_dense_replace: only models with dense"),
     ("phi3", dict(rope_scaling={"type": "su"}, rope_parameters=...), "longrope"),
     ("olmo", dict(clip_qkv=99.0), "clip_qkv is 99.0; supported: null"),
     # what only the logits show, by the keys that differ
@@ -399,8 +398,8 @@ def test_a_folder_needs_transformers(saved, monkeypatch):
 
 def test_half_precision_becomes_float32(tmp_path):
     """Before a family's table changes any value."""
-    folder = save(build_hf("deepseek_v3, yarn").to(torch.bfloat16), tmp_path / "half")
-    hf_model = hf.DeepseekV3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    folder = save(build_hf("cohere").to(torch.bfloat16), tmp_path / "half")
+    hf_model = hf.CohereForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert_equal_logits(load(folder), hf_model.eval())
 
 

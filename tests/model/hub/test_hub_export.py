@@ -57,7 +57,6 @@ EXPORTS = [
     ("model=llama attention=mha_qknorm model.attention.sliding_window=7", "bpe", "Qwen3"),
     ("model=llama norm=layernorm block=parallel_shared", "byte", "StableLm"),
     (f"model=llama attention=mha_qknorm model.layers=[window,full] {NARROW}", "bpe", "Qwen3"),
-    ("model=deepseek position=rope_yarn norm=rmsnorm_no_weight", "bpe", "DeepseekV3"),
     ("model=gpt2 position=rope block=parallel", "byte", "GPTNeoX"),
     ("model=gpt2 position=alibi model.embedding_norm=true", "bpe", "Bloom"),
     ("model=bert model.embedding.type_vocab_size=0", "byte", "Roberta"),

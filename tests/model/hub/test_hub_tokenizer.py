@@ -18,7 +18,8 @@ from tokenizers import (
 )
 
 from configs.errors import TokenizerError
-from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer, HubTokenizer
+from data.tokenizers.imported import HubTokenizer
+from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.generate.stream import TextStream

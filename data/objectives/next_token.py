@@ -1,0 +1,46 @@
+"""Objectives: what a model is trained to predict, and the batch that asks for it. The usual one is
+the next token."""
+
+from collections.abc import Callable
+from typing import Any
+
+from numpy import ndarray
+
+from data.batch import Batch, make_batch
+from data.tokenizers.tokenizer import Tokenizer
+
+Draw = Callable[[str, int], ndarray]  # (purpose, width) -> (row, width) random uint64
+
+
+class Objective:
+    """Base of all kinds. Those of text have batch(rows, draw, tokenizer), whose rows are `seq_len`
+    tokens and `lookahead` more; of pairs and conversations see Seq2Seq and Chat. A batch() with a
+    parameter `step` gets that, or None in an evaluation."""
+
+    input_kind = "text"  # or pairs, or chat
+    items = "sequences"  # that it is trained on
+    architectures: tuple[str, ...] = ("decoder",)
+    specials: tuple[str, ...] = ("end",)
+    lookahead = 0
+    bits_per_byte = False  # the loss is that of a text, each token once: it has a val_bpb
+    accuracy: str | None = None  # of ACCURACIES in training/evaluation.py
+    # special tokens around the pieces of a prompt that [MASK] splits, for a kind of your own
+    prompt: tuple[str, ...] = ()
+
+
+class NextToken(Objective):
+    """Each token is predicted from those before it."""
+
+    lookahead = 1
+    bits_per_byte = True
+
+    def __init__(self, context_length: int, document_mask: bool = False) -> None:
+        self.seq_len = context_length
+        self.document_mask = document_mask
+
+    def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
+        inputs: dict[str, Any] = {"tokens": rows[:, :-1]}
+        if self.document_mask:  # an end token begins the document that follows it
+            is_first = inputs["tokens"] == tokenizer.specials["end"]
+            inputs["documents"] = is_first.cumsum(1)
+        return make_batch(rows[:, 1:], **inputs)

@@ -1,0 +1,104 @@
+"""Objectives of pairs and of conversations: only their targets and answers are predicted."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy import ndarray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from configs.schema import IGNORE_INDEX
+from data.batch import Batch, make_batch
+from data.objectives.next_token import Objective
+from data.tokenizers.tokenizer import Tokenizer
+
+TooLong = Literal["drop", "truncate", "error"]
+
+
+@dataclass
+class Seq2Seq(Objective):
+    """The target is predicted from the source. A decoder reads both as one text, and only the
+    target counts for the loss; an encoder-decoder encodes the source."""
+
+    input_kind = "pairs"
+    items = "pairs"
+    architectures = ("decoder", "encoder_decoder")
+    specials = ("end", "pad", "start")
+    accuracy = "val_exact_match"
+
+    context_length: int
+    architecture: str
+    too_long: TooLong
+
+    @property
+    def is_joined(self) -> bool:
+        return self.architecture == "decoder"
+
+    def truncated_lengths(self, lengths: ndarray) -> ndarray:
+        """(pair, 2): how much of each source and target fits. A decoder's share the context, and
+        either has at least half of it."""
+        context = self.context_length
+        if not self.is_joined:
+            return np.minimum(lengths, context)
+        sources, targets = lengths.T
+        half = (context + 1) // 2
+        targets = np.minimum(targets, np.maximum(context - sources, half))
+        sources = np.minimum(sources, context - targets)
+        return np.stack([sources, targets], 1)
+
+    def widths(self, lengths: ndarray) -> ndarray:
+        """(pair, row): the tokens of the one or two rows that a pair becomes."""
+        return lengths.sum(1, keepdims=True) if self.is_joined else lengths
+
+    def batch(self, sources: list[ndarray], targets: list[ndarray], tokenizer: Tokenizer) -> Batch:
+        """`targets` have an end token unless they are truncated."""
+        pad = tokenizer.pad
+        start = tokenizer.start
+        tokens = [np.insert(target[:-1], 0, start) for target in targets]
+        n_tokens = sum(map(len, sources)) + sum(map(len, targets))
+        inputs = {}
+        if self.is_joined:
+            tokens = list(map(np.append, sources, tokens))
+            silent = [np.full(len(source), IGNORE_INDEX) for source in sources]
+            targets = list(map(np.append, silent, targets))
+        else:
+            visible = [np.ones(len(source), bool) for source in sources]
+            inputs["source"] = pad_rows(sources, pad)
+            inputs["source_visible"] = pad_rows(visible, False)
+
+        inputs["tokens"] = pad_rows(tokens, pad)
+        return make_batch(pad_rows(targets, IGNORE_INDEX), n_tokens=n_tokens, **inputs)
+
+
+@dataclass
+class Chat(Objective):
+    """What the assistant says is predicted, its end token included, from all that is before it."""
+
+    input_kind = "chat"
+    items = "conversations"
+
+    context_length: int
+    too_long: TooLong
+
+    def truncated_lengths(self, lengths: ndarray) -> ndarray:
+        """The last id is a target alone."""
+        return np.minimum(lengths, self.context_length + 1)
+
+    def widths(self, lengths: ndarray) -> ndarray:
+        return lengths[:, :1] - 1
+
+    def batch(self, rows: list[ndarray], masks: list[ndarray], tokenizer: Tokenizer) -> Batch:
+        """Any id can pad: no target is behind one."""
+        tokens = pad_rows([ids[:-1] for ids in rows], tokenizer.pad)
+        targets = pad_rows([ids[1:] for ids in rows], IGNORE_INDEX)
+        is_target = pad_rows([mask[1:] for mask in masks], False)
+        targets = targets.where(is_target > 0, IGNORE_INDEX)
+        n_tokens = sum(map(len, rows)) - len(rows)
+        return make_batch(targets, n_tokens=n_tokens, tokens=tokens)
+
+
+def pad_rows(rows: list[ndarray], value: int) -> Tensor:
+    tensors = [torch.from_numpy(row) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=value)

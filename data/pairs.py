@@ -1,0 +1,96 @@
+"""The loader of pairs and conversations, which differ in length."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy import ndarray
+
+from configs.errors import DataError
+from data.batch import Batch
+from data.loader import Loader
+from data.shuffle import hash_seed, permutation
+
+SORT_GROUP = 128  # batches of pairs that are sorted by length together, at most
+SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by those of their targets
+
+
+@dataclass
+class PairLoader(Loader):
+    """Pairs, each once per epoch, batched with others of similar length to save padding; or
+    conversations, as pairs of ids and mask."""
+
+    def __post_init__(self) -> None:
+        starts, lengths = self.part.pairs()
+        truncated = self.objective.truncated_lengths(lengths)
+        is_too_long = (truncated < lengths).any(1)
+        too_long = self.objective.too_long
+        used = ~is_too_long | (too_long != "drop")
+
+        if self.objective.input_kind == "chat":  # its second text is a mask of the answers
+            for i in np.flatnonzero(is_too_long):
+                [mask] = self.part.texts(starts[i, 1:], truncated[i, 1:])
+                used[i] &= mask[1:].any()
+
+        self.n_too_long = int(is_too_long.sum())
+        if not used.any() or (self.n_too_long and too_long == "error"):
+            count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
+            context = f"a context of {self.objective.context_length}"
+            truncate = f"objective={self.objective.input_kind} objective.too_long=truncate"
+            hint = f"choose {truncate}, or raise the model.context_length of a new model"
+            raise DataError(f"{count} of {self.part.split} are too long for {context}; {hint}")
+
+        self.starts = starts[used]
+        self.lengths = truncated[used]
+        widths = self.objective.widths(self.lengths)
+        self.divide(self.starts[:, 0], widths.sum(1))
+        # consecutive steps share a group
+        self.group_batches = lru_cache(1)(self.sorted_group)
+
+    def batch(self, step: int) -> Batch:
+        return self.make(self.batch_ids(step), step)
+
+    def batch_ids(self, step: int) -> ndarray:
+        """Groups of batches are sorted by length together, then taken in random order. No group goes
+        beyond an epoch, so that no pair is seen twice before another one; the step in which the next
+        epoch begins is a group of its own."""
+        epoch = step * self.batch_size // self.n
+        first = math.ceil(epoch * self.n / self.batch_size)
+        end = (epoch + 1) * self.n // self.batch_size  # the step that goes on into the next epoch
+        if step == end:
+            return self.group_batches(step, 1)[0]
+        group, turn = divmod(step - first, SORT_GROUP)
+        start = first + group * SORT_GROUP
+        return self.group_batches(start, min(SORT_GROUP, end - start))[turn]
+
+    def sorted_group(self, step: int, n_steps: int) -> ndarray:
+        """(batch, pair)"""
+        positions = step * self.batch_size + np.arange(n_steps * self.batch_size)
+        ids = self.sort(self.ids(positions))
+        turns = permutation(np.arange(n_steps), n_steps, hash_seed("turns", self.seed, step))
+        return ids.reshape(n_steps, self.batch_size)[turns]
+
+    def sort(self, ids: ndarray) -> ndarray:
+        """In an order in which neighbors have similar source and target lengths."""
+        widths = self.objective.widths(self.lengths[ids])
+        first, last = widths[:, 0], widths[:, -1]  # the same, if they are one row
+        return ids[np.lexsort((last, first // SIMILAR))]
+
+    def widest(self) -> Batch:
+        """Of the first sorted group; a batch of a later one may be a bit wider."""
+
+        def width(step: int) -> int:
+            widths = self.objective.widths(self.lengths[self.batch_ids(step)])
+            return widths.max(0).sum()
+
+        return self.batch(max(range(SORT_GROUP), key=width))
+
+    def make(self, ids: ndarray, step: int | None = None) -> Batch:
+        return self.call_objective(*self.texts(ids), step=step)
+
+    def texts(self, ids: ndarray) -> list[list[ndarray]]:
+        """[sources, targets], or [ids, masks] of conversations"""
+        starts, lengths = self.starts[ids], self.lengths[ids]
+        sides = zip(starts.T, lengths.T, strict=True)
+        return [self.part.texts(*side) for side in sides]

@@ -1,0 +1,21 @@
+"""The sources: files.py has text, and the base of all. data/mix.py adds the mix of several."""
+
+from configs.registry import Registry
+from data.sources.files import Document as Document
+from data.sources.files import Python, Source, Text
+from data.sources.hub import Hub, Shakespeare
+from data.sources.pairs import Docstrings, ParallelText, Synthetic
+from data.sources.tables import Chat, PairTable, TextTable
+
+SOURCES: Registry[type[Source]] = Registry(
+    python=Python,
+    text=Text,
+    table=TextTable,
+    hub=Hub,
+    shakespeare=Shakespeare,
+    pairs=PairTable,
+    chat=Chat,
+    parallel=ParallelText,
+    docstrings=Docstrings,
+    synthetic=Synthetic,
+)

@@ -1,0 +1,65 @@
+"""Runs: where their folders are, and the names of their checkpoints,
+runs/name/checkpoints/step-########."""
+
+import hashlib
+import os
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+
+from configs.errors import CheckpointError
+
+RUNS = Path("runs")
+
+STEP = "step-????????"  # a pattern for glob
+
+FROZEN = "frozen.safetensors"  # weights that no step changes, and so no checkpoint holds
+
+FORMAT = 3
+
+
+def step_name(step: int) -> str:
+    return f"step-{step:08}"
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """Newest first."""
+    return sorted((run / "checkpoints").glob(STEP), reverse=True)
+
+
+def list_runs() -> list[Path]:
+    """The runs that have a checkpoint, also those of sweeps; the last has the newest."""
+    found = [*RUNS.glob(f"*/checkpoints/{STEP}"), *RUNS.glob(f"*/*/checkpoints/{STEP}")]
+    oldest_first = sorted(found, key=os.path.getmtime)
+    return list(dict.fromkeys(path.parents[1] for path in oldest_first))
+
+
+def newest_run() -> Path:
+    runs = list_runs()
+    if not runs:
+        raise CheckpointError(f"{RUNS}/ has no run with a checkpoint; train one: python train.py")
+    return runs[-1]
+
+
+def did_you_mean_run(place: str | Path) -> str:
+    """A hint at the run with the nearest name, or nothing."""
+    runs = {run.name: run for run in list_runs()}
+    near = get_close_matches(Path(place).name, runs, 1)
+    return f" (did you mean {runs[near[0]]}?)" if near else ""
+
+
+def read_best(run: Path) -> str | None:
+    """The name of the best checkpoint."""
+    path = run / "checkpoints" / "best"
+    return path.read_text(encoding="utf-8").strip() if path.exists() else None
+
+
+def sha256(path: Path) -> str | None:
+    """The hash of a file, or None if it cannot be read."""
+    with suppress(OSError), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+    return None

@@ -1,0 +1,114 @@
+"""Save: a checkpoint, a folder of safetensors and JSON, is renamed into place once it is complete and
+on the disk; what a run needs besides is written once."""
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from configs.schema import Config
+from data.disk import atomic_folder, atomic_write, sync_file, sync_folder, write_synced
+from data.tokenizers.tokenizer import Tokenizer
+from model.runs import FORMAT, FROZEN, RUNS, list_checkpoints, read_best, sha256, step_name, step_of
+from model.weights import Tensors, write_tensors
+
+
+def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any]) -> None:
+    """tensors: those of each file, such as {"model": {name: tensor}}."""
+    final = run / "checkpoints" / step_name(step)
+    final.parent.mkdir(exist_ok=True)
+    sync_folder(run)  # the new folder, and logs that are new
+    with atomic_folder(final) as draft:
+        for name, named in tensors.items():
+            write_tensors(draft / f"{name}.safetensors", named)
+        write_synced(draft / "state.json", json.dumps({"format": FORMAT, "step": step} | state))
+        manifest = {path.name: sync_file(path) for path in sorted(draft.iterdir())}
+        write_synced(draft / "manifest.json", json.dumps(manifest, indent=1))
+        if final.exists():  # it was saved before, but the disk reported an error
+            remove(final)
+
+
+def remove(checkpoint: Path) -> None:
+    """Rename, then delete: a checkpoint that is half deleted must not look like a complete one."""
+    trash = checkpoint.with_suffix(".trash")
+    os.rename(checkpoint, trash)
+    sync_folder(trash.parent)
+    shutil.rmtree(trash)
+
+
+def clean_up(run: Path) -> None:
+    """Remove what a killed run was writing or deleting."""
+    for pattern in ("*.draft", "*.trash"):
+        for path in (run / "checkpoints").glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def set_aside_newer(run: Path, step: int) -> None:
+    """Checkpoints newer than the one that a run resumes from, for they are damaged."""
+    for checkpoint in list_checkpoints(run):
+        if step_of(checkpoint) > step:
+            aside = checkpoint.with_suffix(".damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(checkpoint, aside)
+
+
+def prune(run: Path, keep: int) -> None:
+    """Delete all but the newest checkpoints and the best."""
+    best = read_best(run)
+    for checkpoint in list_checkpoints(run)[keep:]:
+        if checkpoint.name != best:
+            remove(checkpoint)
+
+
+def mark_best(run: Path, step: int) -> None:
+    atomic_write(run / "checkpoints" / "best", step_name(step) + "\n")
+
+
+def keep_frozen(run: Path, tensors: Tensors) -> str | None:
+    """Write the weights that no checkpoint holds, and return their hash. Runs that have the same
+    share one file: each has a hard link to it, or a copy where the disk has no links."""
+    if not tensors:
+        return None
+    own = run / FROZEN
+    own.unlink(missing_ok=True)  # writing into a link would change the other runs
+    write_tensors(own, tensors)
+    digest = sync_file(own)
+    shared = RUNS / ".frozen" / digest
+    link = own.with_suffix(".draft")
+    with suppress(OSError):
+        shared.parent.mkdir(exist_ok=True)
+        if not shared.exists():
+            os.link(own, shared)
+        elif sha256(shared) == digest:
+            os.link(shared, link)
+            os.replace(link, own)
+        for path in shared.parent.iterdir():
+            if path.stat().st_nlink == 1:  # its runs were deleted
+                path.unlink()
+    sync_folder(run)
+    return digest
+
+
+def write_metadata(
+    run: Path, config: Config, origin: dict[str, Any], tokenizer: Tokenizer, environment: str
+) -> None:
+    """What a run needs besides its weights. origin: the choices, an option of each config group,
+    and the overrides that the config was composed from; the hashes of the code and of the frozen
+    weights."""
+    plain = {
+        **asdict(config),
+        "resume": False,
+        "choices": {},  # of an imported run, as the next ones
+        "overrides": [],
+        "code": None,
+        "frozen": None,
+        **origin,
+    }
+    atomic_write(run / "tokenizer.json", json.dumps(tokenizer.state()))
+    atomic_write(run / "environment.txt", environment)
+    atomic_write(run / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))

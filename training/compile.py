@@ -1,0 +1,89 @@
+"""Blocks that run in another way than eagerly: by torch.compile, or again for the backward pass."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from configs.cli import warn
+from configs.schema import Config
+from model.block import AttentionContext, Shared, States, blocks_of
+from training.distributed import World
+from training.step import LossModule, without_traces
+
+MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
+
+
+def compile_module(module: LossModule, config: Config, world: World) -> None:
+    """The network is one graph, and a chunk of the loss another, whatever the number of chunks. The
+    blocks of a deep network share a graph, as do those that something else runs between: checkpoints
+    and the hooks of FSDP."""
+    compile = partial(compiled, is_optional=config.compile == "auto", failures=[])
+    blocks: list[Any] = blocks_of(module)
+    is_recomputed = config.train.recompute == "block"
+    if is_recomputed or world.parallel == "fsdp" or len(blocks) >= MANY_BLOCKS:
+        for block in blocks:
+            block.forward = compile(block.forward, block)
+    else:
+        network = module.model
+        network.hidden = compile(network.hidden, network)
+    module.differentiate = compile(module.differentiate, None)
+
+
+def compiled(
+    eager: Callable[..., Any], owner: nn.Module | None, is_optional: bool, failures: list[Exception]
+) -> Callable[..., Any]:
+    """By torch.compile; if that is optional, eagerly after the first of the failures. What belongs to
+    a module is compiled for training alone: texts of any length would be compiled anew."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    fast = torch.compile(eager)
+
+    def function(*inputs: Any, **options: Any) -> Any:
+        is_training = owner is None or (owner.training and torch.is_grad_enabled())
+        if failures or not is_training:
+            return eager(*inputs, **options)
+        try:
+            return fast(*inputs, **options)
+        except TorchDynamoException as error:
+            if not is_optional:
+                raise
+            reason = " ".join(str(error).splitlines()[:2])  # the first may only name the backend
+            warn(f"training goes on uncompiled, and slower: torch.compile failed ({reason})")
+            failures.append(error)
+            return eager(*inputs, **options)
+
+    return function
+
+
+def recompute_blocks(model: nn.Module) -> None:
+    """Their forward passes keep only their inputs for the backward pass, which runs them again."""
+    blocks: list[Any] = blocks_of(model)
+    for block in blocks:
+        block.forward = recomputed(block, block.forward)
+
+
+def recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The second pass reads the buffers, and what earlier layers share, as the first one found
+    them."""
+
+    def run(x: Tensor, context: AttentionContext, given: dict[str, Any]) -> Any:
+        own = Shared(given)
+        return forward(x, context._replace(shared=own)), dict(own)
+
+    def both(x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
+        if states is not None:  # in decoding
+            return forward(x, context, states)
+        options: Any = {"use_reentrant": False}
+        if not torch.compiler.is_compiling():  # a graph leaves no traces
+            options["context_fn"] = lambda: (nullcontext(), without_traces(block))
+        y, shared = checkpoint(run, x, context, dict(context.shared or {}), **options)
+        if context.shared is not None:
+            context.shared.update(shared)
+        return y
+
+    return both

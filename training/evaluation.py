@@ -1,0 +1,120 @@
+"""The evaluation of a run: its loss on the validation set, and how many of its predictions are right."""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import TextIO
+
+import numpy as np
+import torch
+
+from configs.registry import Registry
+from data.batch import Batch
+from training.run import Run
+from training.samples import predict_masks, predict_targets
+from training.step import micro_batches
+
+Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
+
+
+def evaluate(
+    run: Run,
+    limit: int | None = None,
+    watch: Callable[..., Iterable[Batch]] = lambda batches, total: batches,
+    exact: Accuracy | None = None,
+) -> dict[str, float]:
+    """Metrics over a fixed subset of `limit` validation examples, or over all of them.
+    watch(batches, total) shows how far it is. exact: an exact_match in place of the accuracy that
+    the objective has."""
+    data, world = run.data, run.world
+    split = data.validation
+
+    def batches() -> Iterable[Batch]:
+        return watch(split.evaluation(limit), split.n / split.batch_size)
+
+    loss = mean_loss(run, batches())
+    metrics = {"val_loss": loss}
+    is_cross_entropy = not hasattr(run.model, "loss")
+    if is_cross_entropy:
+        metrics["val_ppl"] = math.exp(min(loss, 700))
+
+    if is_cross_entropy and data.objective.bits_per_byte:
+        bits = loss / math.log(2)
+        metrics["val_bpb"] = bits * split.part.n_tokens / split.part.n_bytes
+
+    name = "val_exact_match" if exact else data.objective.accuracy
+    if name:
+        accuracy = exact or ACCURACIES[name]
+        # each process has its own batches; but a forward pass of FSDP needs all processes: there
+        # each counts all batches, and the ratio is the same
+        rank, size = (0, 1) if world.parallel == "fsdp" else world.share
+        counts = np.zeros(2)
+        with run.evaluating():
+            for batch in islice(batches(), rank, None, size):
+                counts += accuracy(run, batch)
+        correct, total = world.sum(*counts).tolist()
+        metrics[name] = correct / total
+
+    for source, ids in split.sources.items():
+        metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, ids))
+
+    has_other_sources = min(split.n, split.batch_size) > 1
+    if run.model.kind == "encoder_decoder" and limit is None and has_other_sources:
+        shuffled = map(shuffle_sources, split.evaluation())
+        metrics["val_loss_shuffled_source"] = mean_loss(run, shuffled)
+    return metrics
+
+
+def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
+    """Per target of batches that the processes share: plain cross-entropy."""
+    world = run.world
+    losses = []
+    count = 0
+    with run.evaluating():
+        for batch in batches:
+            count += batch.count
+            share = batch.share(*world.share)
+            for micro_batch, _ in micro_batches(share, run.state.micro_batch_size, world.device):
+                losses.append(run.loss_module(*micro_batch)["loss"])
+    total = torch.stack(losses).cpu().double().sum()
+    return world.sum(total).item() / count
+
+
+def shuffle_sources(batch: Batch) -> Batch:
+    """The sources of a batch in another order: a model that uses them has a higher loss then."""
+    inputs = dict(batch.inputs)
+    for name in inputs:
+        if name.startswith("source"):
+            inputs[name] = inputs[name].roll(1, 0)
+    return replace(batch, inputs=inputs)
+
+
+def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
+    predicted, targets = predict_masks(run, batch)
+    return int((predicted == targets).sum()), batch.count
+
+
+def exact_match(
+    run: Run, batch: Batch, beams: int = 0, file: TextIO | None = None
+) -> tuple[int, int]:
+    """Each answer is also a line of the file."""
+    tokenizer = run.data.tokenizer
+    decode = tokenizer.decode_with_specials
+    rows = predict_targets(run, batch, beams)
+    correct = 0
+    for row in rows:
+        correct += decode(row["prediction"]) == decode(row["target"])
+        if file:
+            texts = {name: tokenizer.decode(ids) for name, ids in row.items()}
+            if run.data.objective.input_kind == "chat":  # its turns end with special tokens
+                texts["source"] = decode(row["source"])
+            file.write(json.dumps(texts) + "\n")
+    return correct, len(rows)
+
+
+ACCURACIES: Registry[Accuracy] = Registry(
+    val_accuracy=masked_accuracy,
+    val_exact_match=exact_match,
+)

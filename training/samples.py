@@ -1,0 +1,97 @@
+"""What a model says for validation examples: continuations, targets, and tokens that are masked."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from configs.schema import IGNORE_INDEX
+from data.batch import Batch
+from data.tokenizers.tokenizer import Tokenizer
+from model.generate.beams import beam_search
+from model.generate.decode import Rows, decode
+from model.generate.sampling import GREEDY
+from training.run import Run
+
+PROMPT_TOKENS, NEW_TOKENS = 16, 48
+
+
+def sample(run: Run) -> dict[str, str]:
+    """A prediction for the first validation example, {name: text}."""
+    batch = next(run.data.validation.evaluation(1))
+    with run.evaluating():
+        [tokens] = batch.inputs["tokens"].tolist()
+        if run.model.kind == "encoder":
+            predicted, targets = predict_masks(run, batch)
+            row = {"masked": tokens, "target": targets.tolist(), "prediction": predicted.tolist()}
+        elif "source" in batch.inputs or run.data.objective.input_kind != "text":
+            [row, *_] = predict_targets(run, batch)
+        else:
+            prompt = tokens[:PROMPT_TOKENS]
+            [continuation] = predict(run, [prompt], NEW_TOKENS)
+            row = {"prompt": prompt, "continuation": continuation}
+    decode = run.data.tokenizer.decode_with_specials
+    return {name: decode(ids) for name, ids in row.items()}
+
+
+def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict[str, Any]]:
+    """{source, target, prediction: ids} of each run of targets: a conversation has several."""
+    rows = []
+    for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
+        # where a run of targets begins, and where it has ended
+        edges = np.flatnonzero(np.diff(is_target, prepend=False, append=False))
+        for first, end in edges.reshape(-1, 2):
+            source = source_of(batch.inputs, number, first).tolist()
+            target = batch.targets[number, first:end].tolist()
+            rows.append({"source": source, "target": until_end(target, run.data.tokenizer)})
+
+    sources = [row["source"] for row in rows]
+    longest = max(len(row["target"]) for row in rows)
+    predictions = predict(run, sources, longest, beams)
+    for row, prediction in zip(rows, predictions, strict=True):
+        row["prediction"] = prediction
+    return rows
+
+
+def source_of(inputs: dict[str, Tensor], number: int, first: int) -> Tensor:
+    """Without padding; of a decoder, all up to what predicts the first target."""
+    if "source" not in inputs:
+        return inputs["tokens"][number, : first + 1]
+    source = inputs["source"][number]
+    return source[inputs["source_visible"][number]] if "source_visible" in inputs else source
+
+
+def until_end(ids: list[int], tokenizer: Tokenizer) -> list[int]:
+    """What generation stops at; a chat template may mark white space behind it."""
+    stop = set(tokenizer.end_ids)
+    ends = [number for number, i in enumerate(ids, 1) if i in stop]
+    return ids[: min(ends, default=None)]
+
+
+def predict_masks(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
+    """(the most likely token, the target) of each masked position"""
+    batch = batch.to(run.world.device)
+    is_target = batch.targets != IGNORE_INDEX
+    hidden = run.model.hidden(**batch.inputs)
+    logits = run.model.head(hidden[is_target])
+    return logits.argmax(-1), batch.targets[is_target]
+
+
+def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Rows:
+    """The new ids behind each text of a decoder, or for each source, greedily or by beam search."""
+    tokenizer = run.data.tokenizer
+    options: Any = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
+    if beams:
+        options |= {"beams": beams, "length_penalty": 1.0}
+        search: Any = partial(beam_search, run.model, [[tokenizer.start]], **options)
+        return [[step.ids[0] for step in search([source])] for source in sources]
+    prompts = sources
+    if run.model.kind == "encoder_decoder":
+        prompts = [[tokenizer.start]] * len(sources)
+        options["sources"] = sources
+    generate = getattr(run.model, "generate", partial(decode, run.model))
+    steps = [step.ids for step in generate(prompts, sampling=GREEDY, **options)]
+    # a step has one for every row, None for a row that has ended
+    rows = zip(*steps, strict=True)
+    return [[i for i in row if i is not None] for row in rows]

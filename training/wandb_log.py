@@ -1,0 +1,32 @@
+"""wandb: the same rows as in metrics.jsonl, on the service of that name."""
+
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from configs.cli import warn
+from configs.schema import Config
+
+
+def start_wandb(run: Path, config: Config) -> Any:
+    """A resumed run continues under the same id. A failure costs one warning, and not the run."""
+    id_file = run / "wandb-id"
+    try:
+        import wandb
+
+        if not id_file.exists():
+            id_file.write_text(uuid.uuid4().hex)
+        return wandb.init(
+            **asdict(config.wandb),
+            name=run.name,
+            id=id_file.read_text(),
+            resume="allow",
+            dir=run,
+            config=asdict(config),
+            settings=wandb.Settings(silent=True, console="off", init_timeout=15),
+        )
+    except Exception as error:  # whatever the service does, the run continues
+        reason = str(error).partition("\n")[0]
+        warn(f"no wandb ({type(error).__name__}: {reason})")
+        return None
