@@ -71,7 +71,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         else:
             loss_module.to(world.device)
 
-        # optimizers, two with Muon; weights, their state and progress of the checkpoint
+        # the optimizers, two with Muon; a checkpoint then fills in weights, their state and progress
         optimizers = build_optimizers(config.optimizer, model)
         ema = EMA(model, config.ema.decay)
         state = TrainState(dataset=data.content_hash)
@@ -98,7 +98,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         state.micro_batch_size = fit_micro_batch(run, train_module)
 
         # the folder of the run, with what it needs besides its weights
-        if not is_finished:  # its settings are those that it was trained with
+        if not is_finished:  # which keeps the settings that it was trained with
             saver.begin(origin or {}, run_folder.environment(world), stored is not None)
         if world.is_main:
             print(run_folder.describe(folder, run, run_length.steps))
@@ -125,16 +125,17 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
 def loop(
     run: Run, run_length: RunLength, train_module: nn.Module, saver: Checkpointer, log: Log
 ) -> None:
-    """The weights are a function of (seed, step); with train.minutes, whose learning rate follows
-    the clock, also of the time. Evaluations, samples and logs only observe."""
+    """Train until the run is over. Its weights are a function of (seed, step); with train.minutes of
+    the time as well, for the learning rate then follows the clock. Evaluations, samples and logs
+    change no weight."""
     config, data, world, state = run.config, run.data, run.world, run.state
     schedule = build_schedule(config.schedule, run_length.steps)
 
-    def batch(step: int) -> Batch:
+    def read(step: int) -> Batch:
         rows = data.train.batch(step).share(*world.share)  # of this process
         return rows.pinned() if world.device.type == "cuda" else rows
 
-    batches = prefetch(batch, itertools.count(state.step))
+    batches = prefetch(read, itertools.count(state.step))
     start = time.perf_counter() - state.seconds
 
     def is_due(every: int | None) -> bool:
@@ -159,10 +160,10 @@ def loop(
         lr = set_lr(run.optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # of dropout
         clock = time.perf_counter() - start
-        rows = next(batches)
-        result = update(run, train_module, rows, clock)
+        batch = next(batches)
+        result = update(run, train_module, batch, clock)
         state.step += 1
-        state.tokens += rows.n_tokens  # of all processes
+        state.tokens += batch.n_tokens  # of all processes
         state.seconds = result.seconds
         run.ema.update(state.step)
         log.step(progress, result.losses | {"lr": lr, "grad_norm": result.grad_norm})
@@ -198,16 +199,16 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     optimizers = run.optimizers
     scaler = world.scaler
 
-    # the gradient of the mean over all targets of all processes, in micro-batches; their number is
-    # a tensor, for reading it here would wait for the GPU
+    # the gradient of the mean over all targets of all processes, micro-batch by micro-batch; with
+    # several processes the number of targets stays a tensor: reading it would wait for the GPU
     count = world.sum(batch.count)[0] if world.size > 1 else batch.count
-    count_terms(run, batch, count)
+    count_terms(run, batch, count)  # only for models with losses() of (sum, count)
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
         # only DDP looks at it: it exchanges gradients once they are added up
         train_module.require_backward_grad_sync = is_last
         with world.precision.autocast():
-            losses = train_module(*micro_batch)  # inputs, targets, number of targets
+            losses = train_module(*micro_batch)  # {name: sum over the targets}
         # DDP and FSDP average over the processes; the sum is needed
         loss = sum(losses.values()) * (world.size / count)
         scaler.scale(loss).backward()

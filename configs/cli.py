@@ -1,4 +1,4 @@
-"""Command line: every command ends with 0, or with one sentence on stderr and an exit code."""
+"""Command line: a command ends with 0, or with one sentence on stderr and an exit code."""
 
 import argparse
 import builtins

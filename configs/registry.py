@@ -151,13 +151,13 @@ def signature(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def construct(
     path: str, constructor: Callable[..., Any], options: dict[str, Any], shared: dict[str, Any]
 ) -> Any:
-    """constructor(**options), and those of the shared values that it has a parameter for: what the
-    caller knows and no option can set, such as d_model. The path, such as "train." or
-    "optimizer (muon): ", is that of an option in a message."""
+    """constructor(**options), plus those shared values that it has parameters for. Shared values, such
+    as d_model, are the caller's: no option can set them. The path, such as "train." or
+    "optimizer (muon): ", precedes the name of an option in messages."""
     parameters = signature(constructor)
     arguments = {name: value for name, value in shared.items() if name in parameters}
     known = {name: p for name, p in parameters.items() if name not in shared}
-    # what is null or false asks for nothing: a run may have a setting that is gone
+    # an unknown setting that is null or false is ignored: an older run may have one that is gone
     for name in options.keys() - known.keys():
         if options[name] is not None and options[name] is not False:
             names = ", ".join(known) or "none"

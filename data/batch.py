@@ -14,7 +14,7 @@ from configs.schema import IGNORE_INDEX
 
 @dataclass
 class Batch:
-    """Rows of a text, or pairs that are padded. The loss of a step is the sum of all cross-entropies,
+    """Rows of a text, or pairs that are padded. The main loss of a step is the sum of all cross-entropies,
     each times its weight if there are weights, divided by the number of targets."""
 
     inputs: dict[str, Tensor]  # keyword arguments of the model's hidden()

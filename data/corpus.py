@@ -1,5 +1,6 @@
 """From a config to loaders: its source, objective and tokenizer, and the corpus they make."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from configs.compose import CONFIGS, read_yaml
@@ -58,7 +59,7 @@ def build_data(config: Config) -> tuple[Source, Objective]:
 
 
 def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
-    """The first of ours that fits; if none does, build_data says so of one for such data."""
+    """The first of ours that fits; if none does, any for such data, which build_data then refuses."""
     known = []
     for name, kind in OBJECTIVES.items():
         path = CONFIGS / f"objective/{name}.yaml"
@@ -89,9 +90,15 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     corpus = prepare(source, trainer, objective.specials, verify)
     loader = TokenLoader if objective.input_kind == "text" else PairLoader
 
-    sizes = (config.train.batch_size, config.seed)
-    mix = (getattr(source, "weights", {}), source.drawn)
-    options = (objective, corpus.tokenizer, *sizes, *mix)
-    train = loader(corpus.train, *options)
-    validation = loader(corpus.validation, *options)
+    make = partial(
+        loader,
+        objective=objective,
+        tokenizer=corpus.tokenizer,
+        batch_size=config.train.batch_size,
+        seed=config.seed,
+        weights=getattr(source, "weights", {}),
+        drawn=source.drawn,
+    )
+    train = make(corpus.train)
+    validation = make(corpus.validation)
     return Loaders(objective, corpus.content_hash, corpus.tokenizer, train, validation)

@@ -33,7 +33,7 @@ class Loader:
     drawn: Drawn
 
     def divide(self, starts: ndarray, lengths: ndarray) -> None:
-        """Which examples are of which source. They begin at these tokens, and are so long."""
+        """Assign examples to sources. They start at these tokens, with these lengths."""
         self.n = len(lengths)
         self.shares = [*self.weights.values()] or [1.0]
         ends = self.part.ends_of_sources

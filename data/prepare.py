@@ -33,7 +33,7 @@ from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
 
 FORMAT = 6  # of a corpus in the cache
-ORDER = "epochs"  # a version of the order of pairs: a run keeps to its own
+ORDER = "epochs"  # names the order of pairs, in the hash that a resumed run checks
 JOB_BYTES = 1 << 19  # encoded at a time by a thread
 LARGE = 10**7  # bytes of text, which may take a while
 

@@ -64,7 +64,7 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
 
 
 def mixed_ids(positions: ndarray, ranges: Sequence[range], drawn: Drawn, seed: int) -> ndarray:
-    """shuffled_ids of several sources, whose ids these are; each has epochs of its own."""
+    """As shuffled_ids, from several sources: `ranges` has the ids of each, which has its own epochs."""
     ids = np.empty(len(positions), np.int64)
     befores = drawn(positions)
     afters = drawn(positions + 1)

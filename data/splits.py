@@ -14,18 +14,18 @@ from data.readers import slice_chunks
 from data.sources import Document, Source
 from data.store import TRAIN, VALIDATION
 
-LOOKAHEAD = 256  # documents; fewer are few
+LOOKAHEAD = 256  # documents; of fewer, at least one is held out
 MAX_NAMED = 5  # of the documents that are skipped
 
 
 class HeldOut(NamedTuple):
     """What is for validation, by the hash of each document."""
 
-    shares: dict[str, float]  # of some documents: how much is for training
+    train_shares: dict[str, float]  # of some documents: how much is for training
     fraction: float  # of the others
 
-    def share(self, key: str) -> float:
-        return self.shares.get(key, float(int(key, 16) / 2**64 > self.fraction))
+    def train_share(self, key: str) -> float:
+        return self.train_shares.get(key, float(int(key, 16) / 2**64 > self.fraction))
 
 
 def hold_out(sources: list[Source]) -> HeldOut:
@@ -54,7 +54,7 @@ def hold_out(sources: list[Source]) -> HeldOut:
     held_out = HeldOut(shares, fraction)
     for keys in sorted(few, key=len):
         undecided = {*keys} - shares.keys()
-        shares |= {key: held_out.share(key) for key in undecided}
+        shares |= {key: held_out.train_share(key) for key in undecided}
         if undecided and len(keys) == 1 and sources[0].input_kind == "text":
             shares[keys[0]] = 1 - fraction
         elif undecided and all(shares[key] == 1 for key in keys):
@@ -68,7 +68,7 @@ def split_documents(
     """Each document with its split. `skipped` gets an item for each that is left out."""
     parts = source.held_out()
     for key, document in hashed_documents(source, skipped):
-        pieces = cut(document, held_out.share(key))
+        pieces = cut(document, held_out.train_share(key))
         yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
     for part in parts:  # and nothing else is for validation
         for _, document in hashed_documents(part, skipped):

@@ -16,7 +16,7 @@ from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 TRAIN = "train"
 VALIDATION = "validation"
 BLOCK = 1 << 18  # bytes that have a checksum
-SAMPLED = 64  # blocks of a file that are verified at each start
+SAMPLED = 64  # blocks of a file, at least, that are verified at each start
 
 
 def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:

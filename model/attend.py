@@ -116,7 +116,7 @@ def attend_by_kernel(
         v = v.repeat_interleave(n_sharing, 1)
 
     missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
-    if missing > 0:  # flash attention needs one width
+    if missing > 0:  # flash attention, which takes no bias, needs one width
         v = F.pad(v, (0, missing))
     with attention_kernels(bias):
         y = F.scaled_dot_product_attention(

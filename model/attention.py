@@ -1,6 +1,6 @@
 """Attention, softmax(q k' / sqrt(D)) v: compare the query of each position with the keys of all
 positions that it may attend to, and average their values with the resulting weights. All kinds
-share the signature attention(x, *, mask, rotate=None, cache=None)."""
+are called as attention(x, mask=..., rotate=..., cache=...)."""
 
 from functools import partial
 from typing import Any, Literal

@@ -39,9 +39,7 @@ SubLayer = Callable[[Tensor], Tensor]
 
 def asked_by(part: nn.Module) -> set[str]:
     """What its forward has a parameter for: fields of AttentionContext, and its cache."""
-    parameters = signature(part.forward).parameters.values()
-    names = {p.name for p in parameters if p.kind is not p.VAR_POSITIONAL}
-    return names & {*AttentionContext._fields, "cache"}
+    return {*signature(part.forward).parameters} & {*AttentionContext._fields, "cache"}
 
 
 class Block(nn.Module):

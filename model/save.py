@@ -1,5 +1,5 @@
 """Save: a checkpoint, a folder of safetensors and JSON, is renamed into place once it is complete and
-on the disk; what a run needs besides is written once."""
+on the disk; what a run needs besides is written at each start."""
 
 import json
 import os
@@ -103,7 +103,7 @@ def write_metadata(
     plain = {
         **asdict(config),
         "resume": False,
-        "choices": {},  # of an imported run, as the next ones
+        "choices": {},  # these four: of an imported run
         "overrides": [],
         "code": None,
         "frozen": None,

@@ -97,6 +97,7 @@ class Stack(nn.Module):
         q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
         memory_mask = make_cross_mask(memory_visible).cast_for(x)
         new_visible = None if visible is None else visible[:, q_slots]
+        # the fields of AttentionContext after rotate, in their order
         others = (memory, memory_mask, new_visible, documents, tokens, Shared())
 
         def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:

@@ -143,7 +143,7 @@ def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transfor
         torch.default_generator.manual_seed(seed)
         model = ARCHITECTURES[config.kind](config, vocab_size)
         model.head.tie(model.embedding)
-        if not model.head.map.weight.is_meta:  # or its weights come from elsewhere
+        if not model.head.map.weight.is_meta:  # on meta, they come from a file or the main process
             initialize_weights(model, config.init)
     return model
 

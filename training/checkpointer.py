@@ -32,10 +32,12 @@ class Checkpointer:
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
         self.run = run
-        self.form: list[Any] = []  # before the first step
+        self.form: list[Any] = []  # of tensors(): what no step may change
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        self.unsaved_best: list[Callable[[], None]] = []  # its write, which may have failed
+        self.unsaved_best: list[
+            Callable[[], None]
+        ] = []  # writes since the last best one failed: tried again
         self.saved = -1  # the newest step
         self.failures = 0  # in a row
 
@@ -96,7 +98,7 @@ class Checkpointer:
         return copies
 
     def write(self, step: int, tensors: dict, state: dict[str, Any], best: bool) -> None:
-        # a run that resumes here does not repeat the rows of logs
+        # rows of logs reach the disk first: a run that resumes here will not write them again
         for log in self.folder.glob("*.jsonl"):
             sync_file(log)
         save.save(self.folder, step, tensors, state)

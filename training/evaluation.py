@@ -68,7 +68,7 @@ def evaluate(
 
 
 def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
-    """Per target of batches that the processes share: plain cross-entropy."""
+    """The main loss of LossModule per target, of batches that the processes share."""
     world = run.world
     losses = []
     count = 0

@@ -121,8 +121,8 @@ class Log:
         self.restart_clock()
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
-        """Show how far a long evaluation is. A signal stops it between two batches, but for that of
-        several processes."""
+        """Show how far a long evaluation is. A signal stops it between two batches, unless there
+        are several processes."""
         for batch in self.bar.track(batches, total, description="evaluating"):
             if received_signals and self.run.world.size == 1:
                 raise StopRequested
@@ -175,6 +175,6 @@ def truncate(path: Path, step: int) -> None:
         return
     kept = []
     for row in read_rows(path):
-        if 0 < step >= row["step"] and not row.get("full"):
+        if step > 0 and row["step"] <= step and not row.get("full"):
             kept.append(json.dumps(row) + "\n")
     atomic_write(path, "".join(kept))

@@ -18,7 +18,7 @@ from training.muon import Muon
 
 
 class AdamW(Eager, torch.optim.AdamW):
-    """Groups without an lr of their own have this one, and no weight decay."""
+    """A group that sets no lr has this one; one that sets no weight_decay has none."""
 
     # torch's decorator would import the compiler at the first step, as those that Eager removes
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))

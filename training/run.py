@@ -59,8 +59,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """With the weights that an optimizer evaluates, where it trains others: swap() exchanges
-        the two."""
+        """With the weights to evaluate, where an optimizer trains others (schedule-free): its swap()
+        exchanges them."""
         optimizers: list[Any] = [o for o in self.optimizers if hasattr(o, "swap")]
         with torch.no_grad():
             for optimizer in optimizers:

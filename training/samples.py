@@ -18,7 +18,7 @@ PROMPT_TOKENS, NEW_TOKENS = 16, 48
 
 
 def sample(run: Run) -> dict[str, str]:
-    """A prediction for the first validation example, {name: text}."""
+    """A prediction for one validation example, always the same, {name: text}."""
     batch = next(run.data.validation.evaluation(1))
     with run.evaluating():
         [tokens] = batch.inputs["tokens"].tolist()

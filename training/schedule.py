@@ -99,9 +99,10 @@ class RunLength:
         self.patience = train.patience
 
         self.tokens_per_step = round(train.batch_size * tokens_per_row)
+        self.whole_tokens = math.inf
         if train.tokens is not None:
             steps = math.ceil(train.tokens / self.tokens_per_step)
-        self.whole_tokens = steps * self.tokens_per_step
+            self.whole_tokens = steps * self.tokens_per_step
         self.steps = min(steps, self.max_steps)
 
     def is_over(self, state: TrainState) -> bool:

@@ -31,7 +31,7 @@ class LossModule(nn.Module):
         self.options = vars(config)
         self.contributors: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
         self.differentiate: Callable[..., Any] = chunk_gradients
-        # of terms that are (sum, count): the counts, and the targets per count of the whole step
+        # for losses() that return (sum, count): the count of each in the step; targets per count
         self.counts: Counter[Any] = Counter()
         self.ratios: dict[Any, Tensor] = {}
         self.has_counts = bool(self.contributors)  # unknown before the first step
@@ -77,8 +77,8 @@ def check_name(name: str) -> None:
 
 
 def without_traces(module: nn.Module) -> AbstractContextManager[None]:
-    """Forward passes within it begin with the buffers of now, and whatever they change of the
-    attributes and buffers of modules is as before afterwards."""
+    """A context in which forward passes begin with the buffers as they are at this call, which may be
+    long before it is entered; at its end all attributes and buffers are as they were."""
     copies = [
         {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
         for part in module.modules()
@@ -114,7 +114,7 @@ def micro_batches(batch: Batch, size: int, device: torch.device) -> Iterator[tup
 
 def count_terms(run: Run, batch: Batch, count: int | Tensor) -> None:
     """Find the counts of a step before its first backward pass, by forward passes that leave no
-    trace. Models without such loss terms have them once."""
+    trace. If all losses() turn out to be means, there is one such pass and no more."""
     module = run.loss_module
     world = run.world
     size = run.state.micro_batch_size
@@ -157,7 +157,7 @@ def fit_micro_batch(run: Run, train_module: Any) -> int:
         rows = math.ceil(rows / 2)
         if world.is_main:
             warn(f"out of memory; trying micro-batches of {rows}")
-        torch.compiler.reset()  # else the graphs of these would be for rows of any number
+        torch.compiler.reset()  # or torch.compile would make the number of rows dynamic
     return rows
 
 

@@ -33,7 +33,7 @@ class Document(NamedTuple):
 
 @dataclass
 class Source:
-    """Documents, which change only when files do, if there are any."""
+    """Documents. They change only when their files do; without files they never change."""
 
     input_kind = "text"
     on_error = "error"
@@ -52,8 +52,8 @@ class Source:
         return map(Document, self.files())
 
     def drawn(self, positions: Any) -> Iterator[Any]:
-        """How many of the examples before each position come from each source, of which a mix has
-        several."""
+        """For each source, of which a mix has several: how many of the examples before each position
+        are from it."""
         yield positions
 
     def version(self) -> list[tuple[str, int, int]]:

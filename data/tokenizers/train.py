@@ -42,7 +42,7 @@ class CharTrainer:
 
 @dataclass
 class BpeTrainer:
-    """Byte-level BPE, trained on the first `train_mb` megabytes of the training split."""
+    """Byte-level BPE, trained on the first `train_mb` million characters of the training split."""
 
     vocab_size: Annotated[int, Bounds(most=1_000_000)]
     train_mb: Count
@@ -71,7 +71,7 @@ def train_bpe(texts: Iterator[str], vocab_size: int) -> list[bytes]:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    # each + repeats something
+    # every + of PATTERN is a quantifier: limit them all
     tokenizer.pre_tokenizer = byte_level(PATTERN.replace("+", f"{{1,{MAX_WORD_CHARS}}}"))
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

@@ -60,3 +60,8 @@ def test_progress_follows_steps_or_the_clock(overrides, step, seconds, progress)
     state = TrainState(step, tokens=512 * step, seconds=seconds)
     assert length.is_over(state) == (progress is None)
     assert progress is None or length.progress(state) == pytest.approx(progress)
+
+
+def test_longer_batches_than_usual_do_not_shorten_a_run_of_steps():
+    length = RunLength(compose(["train.steps=10"]).train, tokens_per_row=128)
+    assert length.progress(TrainState(4, tokens=10**9)) == pytest.approx(0.45)
