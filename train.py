@@ -228,7 +228,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     seconds = clock if world.is_main else 0.0  # so that the sum is that of the main process
     n_signals = len(distributed.received_signals)
     sums = world.sum(batch.count, norm, seconds, n_signals, *totals.values())
-    total_count, total_norm, seconds, n_signals, *total_losses = sums.tolist()
+    total_count, total_norm, main_seconds, all_signals, *total_losses = sums.tolist()
     means = {name: s / total_count for name, s in zip(totals, total_losses, strict=True)}
     grad_norm = total_norm / world.size  # all have the same
 
@@ -249,7 +249,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
             scaler.step(optimizer)
         optimizer.zero_grad()
     scaler.update()
-    return StepResult(means, grad_norm, seconds, stop=n_signals > 0)
+    return StepResult(means, grad_norm, main_seconds, stop=all_signals > 0)
 
 
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")

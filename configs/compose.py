@@ -66,7 +66,7 @@ def quoted(value: object) -> str:
 
 
 def implied(overrides: Sequence[str]) -> list[str]:
-    """A length replaces all others; the parts file brings its options."""
+    """One length unsets the others; parts= adds the configs/ beside its file to the search path."""
     values = {key_of(override): override.partition("=")[2] for override in overrides}
     added = []
     if any(values.get(length, "null") != "null" for length in LENGTHS):

@@ -22,7 +22,7 @@ SCHEMES = {
 }
 # fmt: on
 
-# from (rows, columns) and the number of matrices that write into the same residual stream
+# from (rows, columns) and the number of sub-layers that write into the same residual stream
 RULES = {
     "by_depth": lambda shape, n_residual_writes: 0.02 * n_residual_writes**-0.5,
     "fan_in": lambda shape, n_residual_writes: shape[1] ** -0.5,

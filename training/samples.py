@@ -31,8 +31,8 @@ def sample(run: Run) -> dict[str, str]:
             prompt = tokens[:PROMPT_TOKENS]
             [continuation] = predict(run, [prompt], NEW_TOKENS)
             row = {"prompt": prompt, "continuation": continuation}
-    decode = run.data.tokenizer.decode_with_specials
-    return {name: decode(ids) for name, ids in row.items()}
+    to_text = run.data.tokenizer.decode_with_specials
+    return {name: to_text(ids) for name, ids in row.items()}
 
 
 def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict[str, Any]]:
