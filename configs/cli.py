@@ -4,7 +4,6 @@ import argparse
 import builtins
 import os
 import re
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -48,14 +47,9 @@ def run_command(main: Callable[[], Any]) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     except Exception as error:
-        return report(error)
+        is_interrupt = isinstance(error.__context__, KeyboardInterrupt)  # within Hydra
+        return 130 if is_interrupt else report(error)
     return 0
-
-
-def interrupted_by(handler: Any) -> None:
-    """By Ctrl-C, unless it is ignored, as with nohup."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, handler)
 
 
 def run_hydra(main: Callable[[], Any]) -> int:
@@ -69,14 +63,9 @@ def run_hydra(main: Callable[[], Any]) -> int:
             raise ValueError(f"-m trains one model after another; {hint}")
         # Hydra raises errors, which run_command prints, instead of printing them itself
         os.environ["HYDRA_FULL_ERROR"] = "1"
-        # while it composes settings, it would make another error of a KeyboardInterrupt
-        interrupted_by(lambda number, frame: os._exit(130))
         main()
 
-    try:
-        return run_command(command)
-    finally:
-        interrupted_by(signal.default_int_handler)
+    return run_command(command)
 
 
 def report(error: Exception) -> int:

@@ -157,11 +157,10 @@ def construct(
     parameters = signature(constructor)
     arguments = {name: value for name, value in shared.items() if name in parameters}
     known = {name: p for name, p in parameters.items() if name not in shared}
-    # an unknown setting that is null or false is ignored: an older run may have one that is gone
-    for name in options.keys() - known.keys():
-        if options[name] is not None and options[name] is not False:
-            names = ", ".join(known) or "none"
-            raise ValueError(f"unknown setting {path}{name}; the known ones are: {names}")
+    # an unknown setting that is null is ignored: an older run may have one that is gone
+    if unknown := [name for name in options if name not in known and options[name] is not None]:
+        names = ", ".join(known) or "none"
+        raise ValueError(f"unknown setting {path}{unknown[0]}; the known ones are: {names}")
     for name, parameter in known.items():
         if name in options:
             arguments[name] = check_value(f"{path}{name}", options[name], parameter.annotation)

@@ -35,7 +35,7 @@ class Mix(Source):
         """Of each source: its share, rounded down, of those that the sources before it leave. With
         weights 3 and 1, of the first 6 examples 4 are of the first source, and the other 2 of the
         second. A subclass may let the shares depend on position / batch_size, which is the step;
-        what is drawn must never fall."""
+        at each position, one source has to grow by one."""
         weights = [*self.weights.values()]
         for i, weight in enumerate(weights):
             before = positions * (weight / sum(weights[i:])) // 1

@@ -65,11 +65,13 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
 
 def mixed_ids(positions: ndarray, ranges: Sequence[range], drawn: Drawn, seed: int) -> ndarray:
     """As shuffled_ids, from several sources: `ranges` has the ids of each, which has its own epochs."""
-    ids = np.empty(len(positions), np.int64)
+    ids = np.full(len(positions), -1)
     befores = drawn(positions)
     afters = drawn(positions + 1)
     for part, before, after in zip(ranges, befores, afters, strict=True):
         is_mine = after > before  # this position makes the count grow
         mine = before[is_mine].astype(int)
         ids[is_mine] = part.start + shuffled_ids(mine, len(part), seed)
+    if ids.min() < 0:
+        raise ValueError("drawn() of a mix must grow by one, in one source, at each position")
     return ids

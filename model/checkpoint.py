@@ -89,6 +89,8 @@ def read_config(run: Path, hint: str = "") -> dict[str, Any]:
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():
+            model = config["model"]
+            model["prefix_lm"] = model.get("prefix_lm") or None  # of older runs
             return config
     raise CheckpointError(f"{path} is damaged, or was written by another version")
 

@@ -31,7 +31,7 @@ def check_batches(objective: Any, loader: Any) -> None:
     """Refuse an objective that counts its calls, or remembers them: a resumed run starts anew."""
     before = repr(vars(objective))
     batches = [loader.batch(0) for _ in range(2)]
-    first, again = [[*batch.inputs.values(), batch.targets] for batch in batches]
+    first, again = [[*batch.inputs.values(), *filter(torch.is_tensor, batch)] for batch in batches]
     if repr(vars(objective)) != before or not all(map(torch.equal, first, again)):
         name = type(objective).__name__
         reason = "a batch may depend on its rows and draws alone"

@@ -91,7 +91,10 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Row
         prompts = [[tokenizer.start]] * len(sources)
         options["sources"] = sources
     generate = getattr(run.model, "generate", partial(decode, run.model))
-    steps = [step.ids for step in generate(prompts, sampling=GREEDY, **options)]
+    steps = [
+        step.ids
+        for step in generate(prompts, sampling=GREEDY, row_ids=range(len(prompts)), **options)
+    ]
     # a step has one for every row, None for a row that has ended
     rows = zip(*steps, strict=True)
     return [[i for i in row if i is not None] for row in rows]

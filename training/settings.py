@@ -3,7 +3,6 @@ read."""
 
 import math
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.filesize import decimal
 
-from configs.cli import interrupted_by, print, report
+from configs.cli import print, report
 from configs.compose import compose_node, key_of, to_config
 from configs.parts import load_parts
 from configs.registry import build
@@ -41,7 +40,6 @@ from training.schedule import build_schedule
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     """(the config of a run; its origin, for config.yaml: the option of each config group, the
     overrides of the command line, and the hashes of the code)"""
-    interrupted_by(signal.default_int_handler)
     load_parts(node.parts)
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)

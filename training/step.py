@@ -29,12 +29,14 @@ class LossModule(nn.Module):
         super().__init__()
         self.model: Any = model
         self.options = vars(config)
+        if hasattr(model, "loss") and any(self.options.values()):
+            raise ValueError("loss.* is of the cross-entropy; this model has a loss() of its own")
         self.contributors: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
         self.differentiate: Callable[..., Any] = chunk_gradients
         # for losses() that return (sum, count): the count of each in the step; targets per count
         self.counts: Counter[Any] = Counter()
         self.ratios: dict[Any, Tensor] = {}
-        self.has_counts = bool(self.contributors)  # unknown before the first step
+        self.has_counts = None if self.contributors else False  # unknown before the first step
 
     def forward(
         self, inputs: dict[str, Tensor], targets: Tensor, count: int, weights: Tensor | None = None
@@ -45,8 +47,10 @@ class LossModule(nn.Module):
         network that has it."""
         hidden = self.model.hidden(**inputs)
         if hasattr(self.model, "loss"):
-            losses = {"loss": self.model.loss(hidden, targets)}
+            labels = [targets] if weights is None else [targets, weights]
+            losses = {"loss": self.model.loss(hidden, *labels)}
         else:
+            weights = weights if self.training else None
             options = self.options if self.training else {}
             head = self.model.head
             total, _ = loss(hidden, head, targets, count, weights, self.differentiate, **options)
@@ -63,7 +67,7 @@ class LossModule(nn.Module):
         """A term, times the number of targets."""
         if not isinstance(term, tuple):
             return count * term
-        if not self.has_counts:
+        if self.has_counts is False:
             reason = "return (0, 0) as long as nothing counts"
             raise ValueError(f"the loss {key[1]} was no (sum, count) in the first step; {reason}")
         total, own = term
@@ -118,7 +122,7 @@ def count_terms(run: Run, batch: Batch, count: int | Tensor) -> None:
     module = run.loss_module
     world = run.world
     size = run.state.micro_batch_size
-    if not module.has_counts:
+    if module.has_counts is False:
         return
 
     module.counts.clear()
@@ -127,8 +131,9 @@ def count_terms(run: Run, batch: Batch, count: int | Tensor) -> None:
     with torch.no_grad(), torch.random.fork_rng(gpus), traces, world.precision.autocast():
         for micro_batch, _ in micro_batches(batch, size, world.device):
             module(*micro_batch)
-    module.has_counts = bool(module.counts)
-    if module.has_counts:
+    if module.has_counts is None:
+        module.has_counts = bool(module.counts)
+    if module.counts:
         counts = world.sum(*module.counts.values())
         ratios = count / (counts + (counts == 0))  # where nothing counts, the sum is zero
         module.ratios = dict(zip(module.counts, ratios.float(), strict=True))

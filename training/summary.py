@@ -12,7 +12,6 @@ from data.disk import atomic_write
 from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 from model.runs import read_best, step_name
-from training.log import read_rows
 from training.run import Run
 
 MAX_XZ_BYTES = 32 << 20  # of text; more would take minutes and gigabytes
@@ -39,10 +38,7 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
     prompt = "--chat" if data.objective.input_kind == "chat" else PROMPTS[run.model.kind]
     sample = f"python sample.py --run {folder}{parts} {prompt}"
     best = read_best(folder)
-    rows = list(read_rows(folder / "metrics.jsonl"))
-    evaluated = [row for row in rows if row["step"] == state.step and row.get("full") is False]
-    is_as_good = any(f"{row['val_loss']:.3f}" == f"{state.best_val_loss:.3f}" for row in evaluated)
-    if best is not None and best != step_name(state.step) and not is_as_good:
+    if best is not None and best != step_name(state.step):
         loss = f"val loss {state.best_val_loss:.3f}"
         lines.append(
             f"the best checkpoint is that of step {state.best_step:,} ({loss}), not the last"

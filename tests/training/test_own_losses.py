@@ -107,9 +107,9 @@ def test_weights_are_factors_of_the_cross_entropy_of_each_target():
     logits = model(**batch.inputs)
     each = torch.nn.functional.cross_entropy(logits.mT, batch.targets, reduction="none")
     module = LossModule(model, LossConfig(0.0, 0.0))
-    for mode in (True, False):
+    for mode, expected in ((True, weights * each), (False, each)):  # not in evaluations
         found = module.train(mode)(*batch, weights)["loss"]
-        torch.testing.assert_close(found, (weights * each).sum())
+        torch.testing.assert_close(found, expected.sum())
 
 
 class Preference(Decoder):
@@ -127,6 +127,8 @@ def test_an_architecture_with_a_main_loss_of_its_own(start, monkeypatch):
     monkeypatch.setitem(ARCHITECTURES, "own", Preference)
     monkeypatch.setattr(NextToken, "architectures", (*NextToken.architectures, "own"))
     use = ["schedule=constant", "log.every=1", "eval.every=4"]
+    smooth = start("model.kind=own", "loss.z_loss=0.01", *use, code=2).err
+    assert "this model has a loss() of its own" in smooth
     own = start("name=own", "model.kind=own", *use).out
     assert "loss        that of Preference.loss, also as val_loss" in own
     start("name=plain", *use)

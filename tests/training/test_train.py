@@ -149,16 +149,6 @@ def test_a_best_checkpoint_that_failed_is_written_later(start, monkeypatch):
         assert Path("runs/full/checkpoints", best, path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_last_checkpoint_that_is_as_good_as_the_best(start):
-    """No other is recommended for a difference that is not shown."""
-    start("train.steps=2", "eval.every=2", "name=still")
-    assert read_best(Path("runs/still")) == "step-00000002"
-    output = start("name=still", "resume=true", "train.steps=4", "optimizer.lr=1e-30").out
-    first, last = rows("runs/still", "val_loss", "full")[1:3]
-    assert first == last and read_best(Path("runs/still")) == "step-00000002"
-    assert "best checkpoint" not in output
-
-
 def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):
     """The clock goes on by ten seconds whenever it is read: at the start and in each step."""
     times = iter(range(0, 10_000, 10))
