@@ -37,7 +37,7 @@ class Map(torch.nn.Module):
         super().__init__()
         self.register_buffer("weight", randn(8, 8, seed=seed))
 
-    def forward(self, x, *memory, mask=None, rotate=None, cache=None):
+    def forward(self, x, *_, mask=None, rotate=None, cache=None):
         return x @ self.weight
 
 
