@@ -20,7 +20,7 @@ from data.objectives import OBJECTIVES, Objective
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import LoadedRun, load_run
 from model.generate.beams import beam_search
-from model.generate.decode import decode
+from model.generate.decode import generator_of
 from model.generate.encoder import embed, fill_masks
 from model.generate.logits_processor import NO_RULES, LogitsProcessor
 from model.generate.options import choose_sampling, parse_options, read_texts
@@ -182,8 +182,7 @@ class Sampler:
         if self.rules:
             inputs["processor"] = LogitsProcessor(self.rules, prompts, n_new, stop)
 
-        # an architecture of one's own may generate in another way
-        search: Any = getattr(self.model, "generate", partial(decode, self.model))
+        search: Any = generator_of(self.model)
         if options.beams is None:
             inputs["sampling"] = self.sampling
             inputs["row_ids"] = [row.sample_id for row in rows]

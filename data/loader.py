@@ -35,7 +35,7 @@ class Loader:
     def divide(self, starts: ndarray, lengths: ndarray) -> None:
         """Assign examples to sources. They start at these tokens, with these lengths."""
         self.n = len(lengths)
-        self.shares = [*self.weights.values()] or [1.0]
+        shares = [*self.weights.values()] or [1.0]
         ends = self.part.ends_of_sources
         bounds = [0, *np.searchsorted(starts, ends).tolist()]
         self.ranges = [range(*pair) for pair in pairwise(bounds)]  # of ids
@@ -52,7 +52,7 @@ class Loader:
             mine = lengths[ids.start : ids.stop]
             self.mean_lengths.append(mine.mean())
 
-        self.tokens_per_example = np.average(self.mean_lengths, weights=self.shares)
+        self.tokens_per_example = np.average(self.mean_lengths, weights=shares)
 
     def ids(self, positions: ndarray) -> ndarray:
         return mixed_ids(positions, self.ranges, self.drawn, self.seed)

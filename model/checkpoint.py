@@ -90,7 +90,8 @@ def read_config(run: Path, hint: str = "") -> dict[str, Any]:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():
             model = config["model"]
-            model["prefix_lm"] = model.get("prefix_lm") or None  # of older runs
+            if model.get("prefix_lm") is False:  # of older runs; the option is gone
+                del model["prefix_lm"]
             return config
     raise CheckpointError(f"{path} is damaged, or was written by another version")
 

@@ -19,13 +19,17 @@ CHOICES = {
 }
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")  # a DTensor, whose class is not imported without need
+
+
 def can_replay(model: nn.Module) -> bool:
     """Whether decoding replays a CUDA graph, which belongs to one GPU and reads weights where they
     are: no weight may be sharded, and experts must not wait for the host."""
     return all(
         p.is_cuda
         and p.get_device() == torch.cuda.current_device()
-        and not hasattr(p, "full_tensor")  # a DTensor, whose class is not imported without need
+        and not is_sharded(p)
         and (p.ndim < 3 or has_grouped_mm(p))
         for p in model.parameters()
     )

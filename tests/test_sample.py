@@ -271,7 +271,7 @@ def test_masks_of_a_source_are_sentinels(home):
 def test_the_model_and_the_prompt_of_a_decoder(run, monkeypatch):
     """The weights are cast once, and training on pairs puts a start token behind the source."""
     decode = Mock(return_value=[])
-    monkeypatch.setattr(sample, "decode", decode)
+    monkeypatch.setattr("model.generate.decode.decode", decode)
     start = load_run("runs/llama").tokenizer.specials["start"]
     for name, precision, dtype, after in (
         ("llama", "bf16", torch.bfloat16, [start]),

@@ -35,9 +35,8 @@ class Checkpointer:
         self.form: list[Any] = []  # of tensors(): what no step may change
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        self.unsaved_best: list[
-            Callable[[], None]
-        ] = []  # writes since the last best one failed: tried again
+        # writes since the last best one failed: tried again
+        self.unsaved_best: list[Callable[[], None]] = []
         self.saved = -1  # the newest step
         self.failures = 0  # in a row
 

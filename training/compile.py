@@ -52,9 +52,8 @@ def compiled(
         except TorchDynamoException as error:
             if not is_optional:
                 raise
-            reason = " ".join(
-                str(error).splitlines()[:2]
-            )  # the first of which may only name the backend
+            # the first line may only name the backend
+            reason = " ".join(str(error).splitlines()[:2])
             warn(f"training goes on uncompiled, and slower: torch.compile failed ({reason})")
             failures.append(error)
             return eager(*inputs, **options)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from configs.schema import Config
 from model.cpu import tune_malloc
+from model.cuda import is_sharded
 from model.precision import Precision, choose_device, choose_precision, use_deterministic_algorithms
 
 PERIOD = 1.0  # seconds between two signs of life
@@ -172,10 +173,6 @@ def end(code: int) -> NoReturn:
 def build_device(world: World) -> torch.device:
     """Where a new model is built: with FSDP, only the main process has memory for all of it."""
     return torch.device("meta" if world.parallel == "fsdp" and not world.is_main else "cpu")
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")  # a DTensor, whose class is not imported without need
 
 
 def whole(tensor: Any) -> Tensor:

@@ -57,7 +57,7 @@ class Log:
         peak = run.world.precision.peak_flops()
         vocab_size = run.data.tokenizer.vocab_size
         self.ideal_seconds: float | None = None  # of a step, for MFU
-        if peak and (cost := count(run.config, run.world.precision, vocab_size)):
+        if self.is_main and peak and (cost := count(run.config, run.world.precision, vocab_size)):
             n_rows = run.config.train.batch_size / run.world.size
             self.ideal_seconds = cost.flops * n_rows / peak
         self.wandb: Any = None

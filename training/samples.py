@@ -10,7 +10,7 @@ from configs.schema import IGNORE_INDEX
 from data.batch import Batch
 from data.tokenizers.tokenizer import Tokenizer
 from model.generate.beams import beam_search
-from model.generate.decode import Rows, decode
+from model.generate.decode import Rows, generator_of
 from model.generate.sampling import GREEDY
 from training.run import Run
 
@@ -90,11 +90,8 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Row
     if run.model.kind == "encoder_decoder":
         prompts = [[tokenizer.start]] * len(sources)
         options["sources"] = sources
-    generate = getattr(run.model, "generate", partial(decode, run.model))
-    steps = [
-        step.ids
-        for step in generate(prompts, sampling=GREEDY, row_ids=range(len(prompts)), **options)
-    ]
+    options |= {"sampling": GREEDY, "row_ids": range(len(prompts))}
+    steps = [step.ids for step in generator_of(run.model)(prompts, **options)]
     # a step has one for every row, None for a row that has ended
     rows = zip(*steps, strict=True)
     return [[i for i in row if i is not None] for row in rows]
