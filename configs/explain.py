@@ -88,15 +88,14 @@ def unknown_setting(key: str) -> str:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The known name whose last part, or what others call it, looks most like that of this one.
-    model.attention.windw looks like `window`, which means sliding_window; of all names that end so,
-    model.attention.sliding_window is the nearest."""
+    """The nearest of the known names whose last part, or what others call it, looks like that of
+    this one: model.attention.windw looks like `window`, which means sliding_window."""
     others = read_yaml(CONFIGS / "synonyms.yaml")
     meaning = {str(other): ours for ours in others for other in others[ours]}
-    node, dot, last = name.rpartition(".")
+    last = name.rpartition(".")[2]
     words = [key.rpartition(".")[2] for key in known]
-    [word] = [name] if name in meaning else get_close_matches(last, [*words, *meaning], 1) or [""]
-    meant = meaning.get(word, word)
-    alike = [key for key in known if f".{key}".endswith(f".{meant}")]
-    near = get_close_matches(f"{node}{dot}{meant}", alike, 1, 0)
+    alike = [name] if name in meaning else get_close_matches(last, [*words, *meaning], 3, 0.75)
+    ends = tuple(f".{meaning.get(word, word)}" for word in alike)
+    keys = [key for key in known if f".{key}".endswith(ends)]
+    near = get_close_matches(name, keys, 1, 0)
     return f" (did you mean {near[0]}?)" if near else ""

@@ -98,9 +98,6 @@ def read_config(run: Path, hint: str = "") -> dict[str, Any]:
 
 def check_code(run: Path, config: dict[str, Any], code: dict[str, str]) -> None:
     """Refuse a run that this code cannot load; tell which code has changed since."""
-    if "base" in config.get("adapt", {}):  # which older versions wrote
-        hint = "load it with the version that trained it, or train it anew"
-        raise CheckpointError(f"{run} does not hold the weights that adapt= froze; {hint}")
     place = config.get("parts")
     if place is not None and not LOADED:
         hint = f"add parts={place} to train.py, --parts {place} to any other command"

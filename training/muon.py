@@ -92,8 +92,10 @@ def orthogonalize_in_turn(updates: list[Tensor]) -> list[Tensor]:
     for start in range(0, len(updates), size):
         turn = updates[start : start + size]
         matrices = torch.stack([whole(update) for update in turn])
-        results = torch.zeros_like(matrices)  # the sum puts those of all together
+        # the sum puts the results of all together, which newton_schulz has in this dtype
+        dtype = matmul_dtype(matrices.device.type)
+        results = torch.zeros_like(matrices, dtype=dtype)
         results[mine] = newton_schulz(matrices[mine])
         dist.all_reduce(results)
-        done += map(shard_like, results, turn)
+        done += map(shard_like, results.to(matrices.dtype), turn)
     return done

@@ -4,6 +4,7 @@ CONFIG = [
     # names
     ("train.stepz=5", r"unknown setting train.stepz \(did you mean train.steps\?\)"),
     ("attn=gqa", r"unknown setting attn \(did you mean attention\?\)"),
+    ("modle=llama", r"unknown setting modle \(did you mean model\?\)"),
     ("model.attention.windw=3", r"windw \(did you mean model.attention.sliding_window\?\)"),
     ("attention.sliding_window=3", r"\(did you mean model.attention.sliding_window\?\)"),
     (

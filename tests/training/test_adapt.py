@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers as hf
-import yaml
 from safetensors.torch import load_file
 
 from configs.cli import run_command
@@ -154,17 +153,6 @@ def test_the_disk_must_have_room_for_them(tune, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: room)
     assert "and the disk has" in tune("two", *few, code=6).err
     assert not Path("runs/two").exists()
-
-
-def test_an_adapted_run_of_an_older_version(tune, start):
-    tune("one", "adapt=lora", "train.steps=1")
-    path = Path("runs/one/config.yaml")
-    config = yaml.safe_load(path.read_text())
-    config["adapt"]["base"] = "ab12"
-    path.write_text(yaml.safe_dump(config))
-    sentence = "runs/one does not hold the weights that adapt= froze; load it with the version that"
-    assert sentence in start("name=one", "resume=true", "train.steps=2", code=4).err
-    assert sentence in tune("two", "init_from=runs/one", code=4).err
 
 
 WRONG = [
