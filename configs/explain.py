@@ -84,6 +84,8 @@ def unknown_setting(key: str) -> str:
     if key in options:
         return f"{key} is a setting of {' or '.join(options[key])}, which is not chosen"
     groups = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
+    if key in groups:
+        return f"a preset cannot choose {key}=, which comes later; an experiment can"
     return f"unknown setting {key}{did_you_mean(key, [*options, *groups])}; --cfg job prints all"
 
 

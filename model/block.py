@@ -1,5 +1,6 @@
 """Block: one layer, x + f(norm(x)) for each of its sub-layers f."""
 
+from collections import UserDict
 from collections.abc import Callable
 from functools import partial
 from inspect import signature
@@ -15,9 +16,9 @@ from model.norm import MakeNorm
 from model.position import Rotate
 
 
-class Shared(dict[str, Any]):
+class Shared(UserDict[str, Any]):
     """What layers leave for later ones in a forward pass, such as the values of the first. (FSDP
-    copies plain dicts among a module's arguments, and what a layer adds would be lost.)"""
+    copies any dict among a module's arguments, and what a layer adds would be lost.)"""
 
 
 class AttentionContext(NamedTuple):

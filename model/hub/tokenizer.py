@@ -60,7 +60,13 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
             theirs = auto_tokenizer(folder)
         specials = special_ids(theirs, hf_config, rules)
         text = theirs.backend_tokenizer.to_str()
-        return HubTokenizer(text, specials, hf_config.vocab_size, dict(sorted(files.items())))
+        size = hf_config.vocab_size
+        tokenizer = HubTokenizer(text, specials, size, dict(sorted(files.items())))
+        before, after = tokenizer.template
+        largest = max([0, *before, *after])
+        if largest >= size:
+            raise HubError(f"the template has token {largest}; the model has {size} tokens")
+        return tokenizer
 
 
 def special_keys(hf_config: Any) -> Keys:

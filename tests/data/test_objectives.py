@@ -1,11 +1,15 @@
 """What each objective predicts, and that no token is lost."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from configs.registry import build
 from configs.schema import IGNORE_INDEX
+from data.loader import Loader
 from data.objectives import OBJECTIVES
 from data.shuffle import hash_seed, random_words
 from data.tokenizers.tokenizer import Tokenizer, assign_ids
@@ -36,17 +40,18 @@ def test_properties_of_every_objective(kind, architecture):
     shared = {"context_length": 32, "architecture": architecture}
     made = build("objective", OBJECTIVES, kind_options("objective", kind), shared)
     specials = assign_ids(made.specials, N_ORDINARY)
-    tokenizer = Tokenizer(N_ORDINARY, specials)
+    loader = SimpleNamespace(objective=made, tokenizer=Tokenizer(N_ORDINARY, specials))
+    call = partial(Loader.call_objective, loader)  # without a step, as in an evaluation
 
     def batch(some):
         texts = rows(16)[some]
         if made.input_kind == "pairs":
-            return made.batch(list(texts[:, :9]), list(texts[:, 9:]), tokenizer)
+            return call(list(texts[:, :9]), list(texts[:, 9:]))
         if made.input_kind == "chat":
             masks = np.arange(16) % 5 > np.arange(ROWS)[:, None] % 3
-            return made.batch(list(texts), list(masks[some]), tokenizer)
+            return call(list(texts), list(masks[some]))
         texts = rows(made.seq_len + made.lookahead)[some]
-        return made.batch(texts, lambda *names: draw(*names)[some], tokenizer)
+        return call(texts, lambda *names: draw(*names)[some])
 
     whole = batch(slice(None))
     for some in (slice(3, 4), slice(7, 9)):

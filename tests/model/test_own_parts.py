@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.utils import _apply_to_tensors as fsdp_casts
 
 from model.attention import ATTENTIONS, Attention, MultiHeadAttention, merge, split
 from model.inference import prepare
@@ -43,6 +44,7 @@ def test_layers_share_what_is_new_in_each_pass(net):
     for text, shared in zip(texts, seen, strict=True):
         assert len(shared["tokens"]) == 4
         assert all(given is text for given in shared["tokens"])
+        assert fsdp_casts(lambda tensor: tensor.half(), {"shared": shared})["shared"] is shared
 
 
 def test_recomputed_blocks_read_what_the_first_run_read(net):

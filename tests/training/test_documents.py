@@ -10,8 +10,9 @@ import torch
 import model.attend
 from data.objectives import NextToken
 from model.loss import loss
+from tests.model.test_grid import config_of
 from tests.model.test_layers import PATTERNS, settings
-from tests.parts import alive, kind_options, kinds, part, tiny, tokens
+from tests.parts import alive, kinds, part, tiny, tokens
 from tests.training.runs import rows
 
 END = 0
@@ -51,8 +52,8 @@ def alone():
             yield {"tokens": row[None, start:stop]}, row[None, start + 1 : stop + 1]
 
 
-def check(**changes):
-    net = alive(tiny(**changes))
+def check(config):
+    net = alive(config)
     made = batch()
     expected = loss_and_gradients(net, alone())
     found = loss_and_gradients(net, [(made.inputs, made.targets)])
@@ -65,13 +66,12 @@ def check(**changes):
 def test_every_attention_and_position(attention, position, fused, monkeypatch):
     if fused:
         monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
-    options = kind_options("attention", attention)
-    check(attention=options, position=kind_options("position", position))
+    check(config_of("decoder", attention=attention, position=position))
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_windows_and_layers(changes):
-    check(**{"position": part("position", "rope")} | changes)
+    check(tiny(**{"position": part("position", "rope")} | changes))
 
 
 def test_an_end_token_begins_the_next_document():

@@ -15,12 +15,31 @@ from configs.schema import IGNORE_INDEX, LossConfig
 from data.batch import Batch
 from model.precision import Precision
 from model.transformer import build_model
-from tests.parts import ARCHITECTURES, TYPICAL, VOCABULARY, names, part, thin, tiny, tokens
+from tests.parts import (
+    ARCHITECTURES,
+    TYPICAL,
+    VOCABULARY,
+    kind_options,
+    kinds,
+    names,
+    part,
+    thin,
+    tiny,
+    tokens,
+)
+from training.checkpointer import fill
 from training.distributed import World
 from training.ema import EMA
 from training.evaluation import mean_loss
 from training.muon import Muon
-from training.optimizer import build_optimizers, groups_of, set_lr, start_state, state_tensors
+from training.optimizer import (
+    OPTIMIZERS,
+    build_optimizers,
+    groups_of,
+    set_lr,
+    start_state,
+    state_tensors,
+)
 from training.run import Run, TrainState
 from training.step import LossModule, micro_batches, seed_step
 
@@ -117,6 +136,34 @@ def test_clipping_shortens_the_gradient_and_tells_its_norm():
     moved = [parameter - before[name] for name, parameter in model.named_parameters()]
     assert told == pytest.approx(norm)
     assert get_total_norm(moved).item() == pytest.approx(norm / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", kinds("optimizer", OPTIMIZERS))
+def test_every_optimizer_goes_on_as_if_it_had_not_stopped(kind):
+    """From weights and state alone, saved with the weights to evaluate; to swap() twice changes nothing."""
+
+    def begin():
+        model = make_model()
+        optimizers = build_optimizers(kind_options("optimizer", kind), model)
+        tensors = {**dict(model.named_parameters()), **state_tensors(model, optimizers)}
+        return tensors, make_run(None, optimizers).swapped, updater(model, optimizers)
+
+    tensors, swapped, update = begin()
+    assert len({tensor.data_ptr() for tensor in tensors.values()}) == len(tensors), "shared memory"
+    for seed in (1, 2, 3):
+        update(make_batch(seed=seed))
+    before = copy_of(tensors)
+    with swapped():
+        saved = copy_of(tensors)
+    assert_equal(tensors, before)
+
+    others, swapped, resumed = begin()
+    with swapped():
+        fill(others, saved.items())
+    for seed in (4, 5):
+        update(make_batch(seed=seed))
+        resumed(make_batch(seed=seed))
+    assert_equal(tensors, others)
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
