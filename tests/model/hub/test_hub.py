@@ -214,11 +214,6 @@ BAD_FOLDERS = [
     (LLAMA, {"model.safetensors": ...}, "cannot load it: Error no file named model.safetensors"),
     (LLAMA, {"tokenizer.json": ...}, "copy: AutoTokenizer: Couldn't instantiate the backend tok"),
     (LLAMA, {"eos_token_id": None, "generation_config.json": ...}, "no end-of-text token: add eos"),
-    (
-        "bert",
-        dict(vocab_size=4, eos_token_id=1),
-        "the template has token \\d+; the model has 4 tokens",
-    ),
     (LLAMA, {NORM: ...}, f"{NORM} is missing, 1 tensors in all"),
     ("bart", {"lm_head.weight": torch.ones(ROWS, 32)}, "lm_head.weight has no counterpart, 1"),
     ("mixtral", {EXPERT: ...}, "transformers cannot load it: .*conversion of the weights"),
