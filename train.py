@@ -27,7 +27,7 @@ from model.runs import RUNS
 from model.transformer import build_model
 from training import distributed, fsdp, plan, run_folder
 from training.checkpointer import Checkpointer
-from training.checks import check_batches, check_gradients
+from training.checks import check_batches, check_gradients, check_terms
 from training.compile import compile_module, recompute_blocks
 from training.ema import EMA
 from training.evaluation import evaluate
@@ -215,6 +215,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
         for name, part in losses.items():
             totals[name] = totals.get(name, 0.0) + part.detach()
     if state.step == 0:
+        check_terms(run, totals)
         check_gradients(run)
 
     # clip

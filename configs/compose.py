@@ -39,6 +39,7 @@ def key_of(override: str) -> str:
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     """A command line as Hydra takes it: flags first, verbatim values quoted, implied settings
     added."""
+    "".join(arguments).encode()  # what cannot be written later is refused now
     parser = get_args_parser()
     parser.exit_on_error = False
     parsed, unknown = parser.parse_known_intermixed_args(arguments)

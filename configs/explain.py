@@ -20,7 +20,9 @@ EXIT_CODES: dict[type[Exception], int] = {
     ValueError: 2,
     argparse.ArgumentError: 2,
 }
-LOST_PEER = re.compile("gloo|NCCL|remote process|[Tt]imed out|Connection (closed|reset)")
+LOST_PEER = re.compile(
+    "gloo|NCCL|remote process|[Tt]imed out|Broken pipe|Connection (closed|reset)"
+)
 HINTS = {  # beside the options of a group
     "model": "; size= sets the size, init_from= loads a model: init_from=openai-community/gpt2-medium",
     "data": "; a file is read by data=text or data=table, conversations by data=chat, and data.path=...",
@@ -39,6 +41,8 @@ def explain(error: Exception) -> tuple[int | None, str]:
         return code, "the output is no longer read"
     if isinstance(error, OSError) and error.strerror:
         return code, f"{error.filename or 'the disk'}: {error.strerror.lower()}"
+    if isinstance(error, UnicodeEncodeError):
+        return code, f"{message}; set PYTHONUTF8=1 for names and texts beyond ASCII"
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
         return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a size="
     if isinstance(error, RuntimeError) and "can't start new thread" in reason:

@@ -1,6 +1,8 @@
 """Checks of own parts: what no checkpoint would hold is refused at the start, for a resumed run would
 lack it."""
 
+import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -36,6 +38,14 @@ def check_batches(objective: Any, loader: Any) -> None:
         name = type(objective).__name__
         reason = "a batch may depend on its rows and draws alone"
         raise ValueError(f"{name} changes when it makes a batch; {reason}")
+
+
+def check_terms(run: Run, names: Iterable[str]) -> None:
+    """Processes add up their losses by position."""
+    code = zlib.crc32(" ".join(names).encode())
+    if run.world.sum(code).item() != run.world.size * code:
+        hint = "losses() must return all names in one order, with 0 where nothing counts"
+        raise ValueError(f"one process has the losses {', '.join(names)}, and another not; {hint}")
 
 
 def check_gradients(run: Run) -> None:

@@ -1,5 +1,6 @@
 """Own parts whose state no checkpoint would hold are refused; what is frozen is held once."""
 
+import zlib
 from functools import partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from data.objectives import NextToken
 from model.checkpoint import load_run
 from model.feedforward import MLP
 from tests.training.runs import content, newest, read_lines
-from training.checks import check_gradients
+from training.checks import check_gradients, check_terms
 from training.optimizer import OPTIMIZERS, AdamW
 
 USE = ["ffn=relu", "schedule=constant", "schedule.warmup=1"]
@@ -195,3 +196,14 @@ def test_an_optimizer_with_weights_to_evaluate(run, start, monkeypatch):
     start("init_from=runs/full", "name=judged", "train.steps=0")
     last = read_lines("runs/full/metrics.jsonl")[-1]["val_loss"]
     assert read_lines("runs/judged/metrics.jsonl")[-1]["val_loss"] == last
+
+
+def test_processes_must_have_the_same_losses():
+    """They are added up by position."""
+    others = iter(["loss a b", "loss b a"])
+    world = SimpleNamespace(size=2)
+    world.sum = lambda code: torch.tensor(code + zlib.crc32(next(others).encode()))
+    run = SimpleNamespace(world=world)
+    check_terms(run, ["loss", "a", "b"])
+    with pytest.raises(ValueError, match="one process has the losses loss, a, b, and another not"):
+        check_terms(run, ["loss", "a", "b"])
