@@ -44,8 +44,9 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     parser.exit_on_error = False
     parsed, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
-        hint = "settings are written key=value (see --cfg job)"
-        raise ValueError(f"unknown option {unknown[0]}; {hint}")
+        setting = unknown[0].lstrip("-").replace("-", "_")
+        example = setting if "=" in setting else f"{setting}=..."
+        raise ValueError(f"unknown option {unknown[0]}; write a setting without dashes: {example}")
     flags = [argument for argument in arguments if argument not in parsed.overrides]
     return [*flags, *map(quote, parsed.overrides), *implied(parsed.overrides)]
 

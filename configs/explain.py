@@ -56,6 +56,9 @@ def explain_hydra(error: Exception) -> str:
     """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
     text = str(error)
     if override := getattr(error, "override", None):
+        if override.endswith(".py"):
+            hint = "name an experiment, such as experiment=shakespeare_char, or write key=value"
+            return f"settings are not read from a Python file such as {override}; {hint}"
         example = "group=option or key=value, such as experiment=shakespeare_char train.steps=200"
         return f"cannot parse {override!r:.60}; write {example}, each as one shell word"
     # Could not find 'optimizer/sgd' / Available options in 'optimizer': / <tab> adamw ...

@@ -302,7 +302,7 @@ def test_attention_maps(run, name):
 
 def test_the_newest_run_is_the_default(run):
     args = ["--prompt", "abc", *limit(4)]
-    assert run(*args, name=None) == run(*args, name="llama"), "the last of FAMILIES"
+    assert run(*args, name=None) == run("abc", *limit(4), name="llama"), "the last of FAMILIES"
 
 
 WRONG = [
@@ -329,7 +329,8 @@ WRONG = [
     ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
     ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),
     ("gpt2", "--prompt a --precision fp8", "precision is 'fp8'; choose one of"),
-    ("gpt2", "--prompt a --tempersture 1", "unknown argument '--tempersture'; options are written"),
+    ("gpt2", "--prompt a --num_samples 1", "unknown option --num_samples (did you mean --n?); see"),
+    ("gpt2", "--prompt a b", "'b' belongs to no option; each prompt needs its own --prompt"),
     ("gpt2", "--prompt --json", "--prompt: expected one argument"),
     ("gpt2", "--prompt a --attention-map m.txt", "--attention-map ends in none of .png, .pdf"),
 ]

@@ -53,13 +53,16 @@ def expand_sweeps(paths: list[Path]) -> list[Path]:
 
 def compare(folders: list[Path], home: Path | None = None) -> str:
     """The table, best first; in `home`, it is saved with the curves."""
-    text = table(group_seeds([read_run(folder) for folder in folders]))
+    runs = [read_run(folder) for folder in folders]
+    text = table(runs)
     if home is None:
         return text
 
     home.mkdir(parents=True, exist_ok=True)
-    logs = [folder / "metrics.jsonl" for folder in folders]
-    curves = [(log.parent.name, ".-", points(read_rows(log), "val_loss")) for log in logs]
+    curves = []
+    for folder, *cells in zip(folders, *differing(runs).values(), strict=True):
+        rows = read_rows(folder / "metrics.jsonl")
+        curves.append((" ".join(cells) or folder.name, ".-", points(rows, "val_loss")))
     draw(curves, home / "comparison.png")
     atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
@@ -78,14 +81,14 @@ def read_run(folder: Path) -> RunEnd:
     return RunEnd(folder.name, stored["seed"], settings, chosen, last)
 
 
-def group_seeds(runs: list[RunEnd]) -> list[Group]:
-    """The best group is first."""
+def group_seeds(runs: list[RunEnd], field: str) -> list[Group]:
+    """The group with the lowest mean is first."""
     groups: dict[str, Group] = defaultdict(list)
     for run in runs:
         groups[repr(run.settings)].append(run)
 
     found = list(groups.values())
-    losses = [numpy.mean([*values(group, "val_loss").values()] or math.nan) for group in found]
+    losses = [numpy.mean([*values(group, field).values()] or math.nan) for group in found]
     return [found[index] for index in numpy.argsort(losses, kind="stable")]  # NaN is last
 
 
@@ -94,21 +97,29 @@ def values(group: Group, field: str) -> dict[int, float]:
     return {run.seed: run.last[field] for run in group if field in run.last}
 
 
-def table(groups: list[Group]) -> str:
-    """A row per group: the settings that were given on a command line and differ, and the
-    metrics."""
-    firsts = [group[0] for group in groups]
+def table(runs: list[RunEnd]) -> str:
+    """A row per group: the settings that differ, and the metrics. Losses per token say nothing
+    where tokenizers differ, bits per byte do."""
+    field = "val_bpb" if any("val_bpb" in run.last for run in runs) else "val_loss"
+    groups = group_seeds(runs, field)
     columns = {"run": list(map(group_name, groups))}
-    for run in firsts:
+    columns |= differing([group[0] for group in groups])
+    for name, (title, form) in COLUMNS.items():
+        columns[title] = [cell(values(group, name).values(), form) for group in groups]
+    title, _ = COLUMNS[field]
+    columns[f"{title} - best"] = [difference(group, groups[0], field) for group in groups]
+    return markdown(columns)
+
+
+def differing(runs: list[RunEnd]) -> dict[str, list[str]]:
+    """The value of each run for the settings that were given on a command line and differ."""
+    columns = {}
+    for run in runs:
         for key in run.chosen:
-            cells = [str(run.settings.get(key, "-")) for run in firsts]
+            cells = [str(other.settings.get(key, "-")) for other in runs]
             if len(set(cells)) > 1:
                 columns[key] = cells
-
-    for field, (title, form) in COLUMNS.items():
-        columns[title] = [cell(values(group, field).values(), form) for group in groups]
-    columns["val loss - best"] = [difference(group, groups[0]) for group in groups]
-    return markdown(columns)
+    return columns
 
 
 def group_name(group: Group) -> str:
@@ -116,10 +127,10 @@ def group_name(group: Group) -> str:
     return f"{name} (n={len(group)})" if len(group) > 1 else name
 
 
-def difference(group: Group, best: Group) -> str:
+def difference(group: Group, best: Group, field: str) -> str:
     """Over the seeds that both were run with."""
-    own = values(group, "val_loss")
-    others = values(best, "val_loss")
+    own = values(group, field)
+    others = values(best, field)
     pairs = [own[seed] - others[seed] for seed in own if seed in others]
     if group is best or len(pairs) < 2:
         return "-"

@@ -26,9 +26,9 @@ MAX_NAMED = 12  # values without a format that are printed; metrics.jsonl has al
 FORMATS = {
     "loss": "loss {:6.3f}",
     "lr": "lr {:.1e}",
-    "grad_norm": "grad norm {:.2f}",
-    "tokens_per_second": "{:8,.0f} tok/s",
-    "mfu": "mfu {:.1%}",
+    "grad_norm": "grad {:.2f}",
+    "tokens_per_second": "{:7,.0f} tok/s",
+    "mfu": "mfu {:.0%}",
     "val_loss": "val loss {:.3f}",
     "val_ppl": "perplexity {:,.1f}",
     "val_bpb": "{:.3f} bits/byte",
@@ -91,12 +91,12 @@ class Log:
         values["tokens_per_second"] = (state.tokens - self.last_tokens) / passed
         if self.ideal_seconds:
             values["mfu"] = self.ideal_seconds * (state.step - self.last_step) / passed
-        self.record(values, f"elapsed {clock(state.seconds)}  ETA {clock(left)}")
+        self.record(values, f"ETA {clock(left)}")
 
     def evaluation(self, metrics: dict[str, float], full: bool = False) -> None:
         seen = self.run.data.train.tokens_seen(self.state.step)  # of each source of a mix
         n_tokens = {f"tokens_{source}": seen[source] for source in seen}
-        self.record(metrics, "(full)" if full else "", full=full, **n_tokens)
+        self.record(metrics, "(all examples)" if full else "", full=full, **n_tokens)
         is_first = self.state.step == 0 and not full  # it should not wait for matplotlib
         if self.is_main and not is_first:
             with suppress(OSError):

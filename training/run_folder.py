@@ -157,8 +157,8 @@ def describe(folder: Path, run: Run, steps: float) -> str:
         f"run         {folder}{begin}",
         f"device      {precision.device}, {dtype}: {precision.reason}",
         f"model       {config.model.kind}, {count_parameters(run.model)}",
-        f"data        {train.n_tokens:,} tokens, {train.n:,} {examples}; for validation "
-        f"{data.validation.n:,}, all of them at the end",
+        f"data        {train.n_tokens:,} tokens, {train.n:,} {examples} to train on, "
+        f"{data.validation.n:,} to validate",
         f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(vocab_size):.2f}",
         f"training    {length}, {batch}",
     ]

@@ -4,9 +4,11 @@ import gzip
 import json
 import lzma
 import shlex
+import sys
 from contextlib import suppress
 from pathlib import Path
 
+from configs.cli import print
 from data.corpus import Loaders
 from data.disk import atomic_write
 from data.store import TokenFile
@@ -15,11 +17,6 @@ from model.runs import read_best, step_name
 from training.run import Run
 
 MAX_XZ_BYTES = 32 << 20  # of text; more would take minutes and gigabytes
-PROMPTS = {
-    "decoder": '--prompt "..."',
-    "encoder": '--prompt "... [MASK] ..."',
-    "encoder_decoder": '--source "..."',
-}
 
 
 def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
@@ -35,8 +32,8 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
         lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
 
     parts = f" --parts {shlex.quote(config.parts)}" if config.parts else ""
-    prompt = "--chat" if data.objective.input_kind == "chat" else PROMPTS[run.model.kind]
-    sample = f"python sample.py --run {folder}{parts} {prompt}"
+    mode = "--chat" if data.objective.input_kind == "chat" else "--interactive"
+    sample = f"python sample.py --run {folder}{parts} {mode}"
     best = read_best(folder)
     if best is not None and best != step_name(state.step):
         loss = f"val loss {state.best_val_loss:.3f}"
@@ -47,10 +44,9 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
             lines.append("warning: the model was better before; try a lower optimizer.lr")
         sample += " --checkpoint best"
 
-    lines += ["", f"saved to {folder}, with curve.png; next:"]
+    lines += ["", f"saved to {folder}, with curve.png"]
     if state.step or config.init_from:
-        lines.append(f"    {sample}")
-    lines.append(f"    python -m training.compare {folder} runs/...")
+        lines.append(f"to sample from it: {sample}")
     return "\n".join(lines)
 
 
@@ -59,6 +55,7 @@ def cached_baselines(data: Loaders) -> dict[str, float]:
     path = data.validation.part.folder / "baselines.json"
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())
+    print("compressing the same text with gzip and xz, to compare ...", file=sys.stderr)
     bits = baselines(data)
     with suppress(OSError):
         atomic_write(path, json.dumps(bits))
@@ -76,7 +73,7 @@ def baselines(data: Loaders) -> dict[str, float]:
     sizes = {
         "gzip -9": len(gzip.compress(text)),
         "xz -9": len(xz(text)),
-        "xz -9 primed with the training text": len(xz(known + text)) - len(xz(known)),
+        "xz -9 that has read the training text": len(xz(known + text)) - len(xz(known)),
     }
     return {name: 8 * size / len(text) for name, size in sizes.items()}
 

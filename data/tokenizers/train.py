@@ -1,11 +1,13 @@
 """Where tokenizers come from. train(texts, specials) reads what it needs of texts(include_val),
 which begins anew each time."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
+from configs.cli import print
 from configs.errors import DataError, errors_as
 from configs.registry import Bounds, Count, Registry
 from data.tokenizers.tokenizer import (
@@ -52,6 +54,7 @@ class BpeTrainer:
         if self.vocab_size < least:
             reason = f"tokenizer.vocab_size is {self.vocab_size}"
             raise ValueError(f"{reason}; it must be at least {least}")
+        print(f"training a tokenizer of {self.vocab_size:,} tokens ...", file=sys.stderr)
         first = take_chars(texts(False), self.train_mb * 10**6)
         tokens = train_bpe(first, self.vocab_size - len(specials))
         return BytePairTokenizer(PATTERN, to_base64(tokens), assign_ids(specials, len(tokens)))

@@ -74,7 +74,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def make_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="python sample.py",
-        usage="python sample.py [options]     without an input option, stdin is one prompt",
+        usage="python sample.py [options] [prompt ...]     (default: stdin is one prompt)",
         description="Sample from a run: a decoder continues a prompt, an encoder-decoder generates "
         f"the target of a source, an encoder fills in {MASK}.",
         allow_abbrev=False,
@@ -92,10 +92,9 @@ def add_options(parser: Any, table: str) -> None:
 
 
 def parse_options(args: list[str] | None = None) -> Namespace:
-    options, unknown = make_parser().parse_known_args(args)
-    if unknown:
-        hint = "options are written --run runs/name --prompt TEXT; see --help"
-        raise ValueError(f"unknown argument {unknown[0]!r}; {hint}")
+    options, rest = make_parser().parse_known_args(args)
+    if rest:
+        options.prompt = only_prompts(rest, options)
     check_value("--n", options.n, Count)
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
@@ -120,6 +119,20 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     else:
         refuse(SAMPLING, options, "beam search does not sample")
     return options
+
+
+def only_prompts(rest: list[str], options: Namespace) -> list[str]:
+    """Arguments without a flag are prompts: python sample.py "def "."""
+    for argument in rest:
+        if argument.startswith("-"):
+            from configs.explain import did_you_mean
+
+            flag = argument.partition("=")[0].replace("_", "-")
+            hint = did_you_mean(flag, [f"--{name.replace('_', '-')}" for name in vars(options)])
+            raise ValueError(f"unknown option {argument}{hint}; see --help")
+    if options.prompt or options.source or options.file or options.interactive or options.chat:
+        raise ValueError(f"{rest[0]!r} belongs to no option; each prompt needs its own --prompt")
+    return rest
 
 
 def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:

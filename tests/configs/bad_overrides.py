@@ -31,7 +31,8 @@ CONFIG = [
     ("attention=gqa,mha", "attention=gqa,mha lists several values; -m runs one training for each"),
     # words that are no settings
     ("train.steps", "cannot parse 'train.steps'; write group=option or key=value"),
-    ("--lr=3", "unknown option --lr=3; settings are written key=value"),
+    ("config/train_gpt2.py", "settings are not read from a Python file such as config/train_gpt2"),
+    ("--lr=3", "unknown option --lr=3; write a setting without dashes: lr=3"),
     ("--cfg", "argument --cfg/-c: expected one argument"),
     (
         "wandb=offline",

@@ -105,14 +105,14 @@ def compare(tmp_path, monkeypatch, capsys):
     return compare
 
 
-def make_run(name, seed=0, loss=3.0, code="a", overrides=(), **settings):
+def make_run(name, seed=0, loss=3.0, code="a", overrides=(), figures=(), **settings):
     """The files of a run that are compared."""
     config = {"seed": seed, "name": name, "model": {"kind": "decoder"}, "tokenizer": {}, **settings}
     config |= {"choices": {"optimizer": "muon"}, "overrides": list(overrides), "code": code}
     folder = Path(name)
     folder.mkdir()
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    row = {"step": 5, "tokens": 640, "val_loss": loss}
+    row = {"step": 5, "tokens": 640, "val_loss": loss, **dict(figures)}
     (folder / "metrics.jsonl").write_text(json.dumps(row) + '\n{"step": 6, "lo')
 
 
@@ -139,6 +139,12 @@ def test_the_same_seeds_are_paired(compare):
     output = compare(*map(str, sorted(Path().iterdir())))
     paired = ["-", "+0.200 ± 0.100 (3 pairs)", "-", "-"]
     assert column(output, "val loss - best") == paired
+
+
+def test_of_several_tokenizers_the_fewest_bits_per_byte_are_best(compare):
+    make_run("a", loss=2.0, figures={"val_bpb": 1.5})
+    make_run("b", loss=3.0, figures={"val_bpb": 1.2}, x=1)
+    assert column(compare("a", "b"), "run") == ["b", "a"]
 
 
 def test_a_sweep_stands_for_its_runs(compare):

@@ -53,14 +53,15 @@ def test_what_a_run_prints(start):
     output = start("log.every=1", "eval.every=2", "name=lines").out
     folder = Path("runs/lines")
     for step, loss, lr, norm in rows(folder, "step", "loss", "lr", "grad_norm"):
-        line = rf"step +{step}  loss +{loss:.3f}  lr {lr:.1e}  grad norm {norm:.2f} +[\d,]+ tok/s"
-        assert re.search(line + r"  elapsed \d:\d\d:\d\d  ETA \d:\d\d:\d\d\n", output), output
+        line = rf"step +{step}  loss +{loss:.3f}  lr {lr:.1e}  grad {norm:.2f} +[\d,]+ tok/s"
+        assert re.search(line + r"  ETA \d:\d\d:\d\d\n", output), output
     for step, loss, bpb, full in rows(folder, "step", "val_loss", "val_bpb", "full"):
         figures = f"val loss {loss:.3f}  perplexity {math.exp(loss):,.1f}  {bpb:.3f} bits/byte"
-        assert f"step {step:>6}  {figures}{'  (full)' * full}\n" in output
+        assert f"step {step:>6}  {figures}{'  (all examples)' * full}\n" in output
+    assert max(map(len, output.splitlines())) <= 80
     assert "training    4 steps, 0.04 epochs, 4 sequences per step\n" in output
-    assert "xz -9 primed with the training text" in output
-    assert "\nsaved to runs/lines, with curve.png; next:\n" in output
+    assert "xz -9 that has read the training text" in output
+    assert "\nto sample from it: python sample.py --run runs/lines --interactive\n" in output
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert yaml.safe_load((folder / "config.yaml").read_text())["code"] == code_hashes()
 
@@ -122,7 +123,7 @@ def test_patience_stops_a_run_early_and_the_best_checkpoint_is_kept(start):
     assert kept == [best + 6, best] and read_best(folder) == step_name(best)
     assert "stopped early: no improvement in 3 evaluations\n" in output
     assert f"the best checkpoint is that of step {best} (val loss {losses[best]:.3f})" in output
-    assert '--run runs/early --prompt "..." --checkpoint best\n' in output
+    assert "--run runs/early --interactive --checkpoint best\n" in output
     worse = ["schedule.warmup=0", "train.patience=1", "eval.every=2", "name=never_better"]
     output = start(*WORSE, *worse).out
     assert "stopped early: no improvement in 1 eval" in output and "best checkpoint" not in output
