@@ -33,8 +33,8 @@ class Mask(NamedTuple):
 
     def add_to(self, scores_BHTS: Tensor) -> Tensor:
         if self.causal:
-            ahead_TS = torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
-            scores_BHTS = scores_BHTS + ahead_TS
+            mask_TS = torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
+            scores_BHTS = scores_BHTS + mask_TS
         if self.bias is not None:
             scores_BHTS = scores_BHTS + self.bias.to(scores_BHTS.dtype)
         return scores_BHTS
@@ -84,9 +84,10 @@ def attend(
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
-    y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values
-    y_BHTE = ungroup_queries(y_BGJE, q_BHTD)
-    return y_BHTE
+    weights_BHTS = F.dropout(weights_BHTS, dropout)
+    mixed_BGJE = group_queries(weights_BHTS, v_BGSE) @ v_BGSE  # weights @ values
+    mixed_BHTE = ungroup_queries(mixed_BGJE, q_BHTD)
+    return mixed_BHTE
 
 
 def attend_in_float32(
