@@ -84,8 +84,7 @@ def attend(
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
-    weights_BHTS = F.dropout(weights_BHTS, dropout)
-    mixed_BGJE = group_queries(weights_BHTS, v_BGSE) @ v_BGSE  # weights @ values
+    mixed_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE
     mixed_BHTE = ungroup_queries(mixed_BGJE, q_BHTD)
     return mixed_BHTE
 

@@ -111,19 +111,20 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
 def example_inputs(kind: str, lengths: list[int], padding: int) -> dict[str, Tensor]:
     """Two sequences; padding is in the second, on the left in a decoder, as in batched generation.
     Several lengths are those of documents in one row."""
-    if not 0 <= padding < min(lengths) or sum(lengths) > LONGEST:
-        raise ValueError(f"sequences have 1 to {LONGEST} tokens, more than --padding")
-    tokens = torch.arange(2 * sum(lengths)).view(2, -1)
+    length = sum(lengths)
+    if not 0 <= padding < min(lengths) or length > LONGEST:
+        raise ValueError(f"--length is from 1 to {LONGEST}, and --padding from 0 to less than it")
+    tokens = torch.arange(2 * length).view(2, -1)
     inputs = {"tokens": tokens % VOCABULARY}
     if len(lengths) > 1:
         if kind != "decoder" or padding:
-            raise ValueError("--documents is for a decoder, and without --padding")
+            raise ValueError("--documents is for a decoder without --padding")
         documents = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
         inputs["documents"] = documents.repeat(2, 1)
 
     read = tokens  # by the attention whose keys are padded
     if kind == "encoder_decoder":
-        read = torch.arange(sum(lengths) * 3).view(2, -1)
+        read = torch.arange(length * 3 // 2 * 2).view(2, -1)
         inputs["source"] = read % VOCABULARY
     if padding:
         visible = read < read.numel() - padding
@@ -133,7 +134,7 @@ def example_inputs(kind: str, lengths: list[int], padding: int) -> dict[str, Ten
 
 
 def weights_of(model: nn.Module, modules: set[str]) -> dict[str, list[str]]:
-    """A line for each parameter, by the innermost of these modules that has it."""
+    """A line for each parameter, under the innermost of these modules that contains it."""
     shown = layer_counts(model).keys()
     starts = {module and f"{module}." for module in modules}
     lines = defaultdict(list)
@@ -160,7 +161,7 @@ def print_walk(model: Transformer, steps: list[TensorRecord], options: Namespace
             if options.values and record.tensor.numel() <= SMALL:
                 print(record.tensor.detach().float())
 
-    print("\nIdentical layers are shown once. A linear map with a weight W of (out, in) is x W'.\n")
+    print("\nIdentical layers are shown once. A weight W of shape (out, in) maps x to x W'.\n")
     used = {axis for record in steps for axis in record.axes}
     for axis, meaning in LEGEND.items():
         if axis in used:
@@ -181,23 +182,19 @@ def draw_mask(record: TensorRecord) -> list[str]:
 def print_masks(model: nn.Module, records: list[TensorRecord]) -> None:
     masks = [draw_mask(record) for record in records] or [["no tensor is named weights_BHTS"]]
     width = max(len(line) for lines in masks for line in lines) + 1
+    n_columns = max(1, 81 // width)
     while masks:
-        for lines in zip_longest(*masks[: 81 // width], fillvalue=""):
+        for lines in zip_longest(*masks[:n_columns], fillvalue=""):
             print("".join(f"{line:<{width}}" for line in lines).rstrip())
-        masks = masks[81 // width :]
+        masks = masks[n_columns:]
 
     for record in records:
         attention: Any = model.get_submodule(record.module)
         window = attention.sliding_window or 0
         if window > record.tensor.shape[-1]:
-            print(f"{record.module}: to see its window of {window}, add --length {window + 1}")
-
-
-def check_override(override: str) -> None:
-    name = re.split("[.@]", key_of(override))[0]
-    if name in Config.__dataclass_fields__.keys() - {"model", "parts"}:
-        hint = "--documents 2,4 shows documents in one row"
-        raise ValueError(f"{override} is no setting of a model's shapes; {hint}")
+            print(
+                f"{record.module}: its window is {window}, so all fits in it; try --length {window + 1}"
+            )
 
 
 def main(args: list[str] | None = None) -> None:
@@ -213,13 +210,16 @@ def main(args: list[str] | None = None) -> None:
     add("--values", action="store_true", help=f"print tensors of at most {SMALL} numbers")
     options = parser.parse_intermixed_args(args)
 
+    ignored = Config.__dataclass_fields__.keys() - {"model", "parts"}
     for override in options.overrides:
-        check_override(override)
+        if re.split("[.@]", key_of(override))[0] in ignored:
+            hint = "--documents 2,4 shows documents in one row"
+            raise ValueError(f"{override} does not change the shapes of a model; {hint}")
     config = compose(["size=tiny", *options.overrides]).model
     if config.layers:  # a pattern is shown whole
         config = replace(config, n_layers=max(config.n_layers, len(config.layers)))
     # in float64 there is no fused kernel to hide the scores
-    model = build_model(config, vocab_size=VOCABULARY).double()
+    model = build_model(config, vocab_size=VOCABULARY).double().eval()
 
     lengths = [int(number) for number in options.length.split(",")]
     steps = trace_forward(model, example_inputs(model.kind, lengths, options.padding))

@@ -16,7 +16,7 @@ from model.generate.decode import generate
 from model.loss import loss
 from model.mla import MultiHeadLatentAttention
 from model.position import POSITIONS
-from model.shapes import trace_tensors
+from model.shapes import main, trace_tensors
 from model.transformer import build_model
 from tests.parts import ARCHITECTURES, alive, kind_options, names, part, tiny, tokens
 
@@ -136,9 +136,44 @@ def test_fewer_queries_than_keys(attention, position, kind):
 
 
 @pytest.mark.parametrize("preset", names("model"))
-def test_every_preset(preset):
+def test_every_preset(preset, capsys):
+    """The command, too: in 80 columns, with grouped queries only where there are groups."""
     net = build_model(compose([f"model={preset}", "size=tiny"]).model, 23)
     trace(net, forward(net), T=[7, 9], S=[7, 9])
+    main(["--code", f"model={preset}"])
+    walk = capsys.readouterr().out
+    is_grouped = any(
+        module.n_groups < module.n_heads for module in net.modules() if "n_groups" in vars(module)
+    )
+    assert ("\n  scores_BGJS" in walk) == is_grouped
+    main(["--mask", "--length", "16", f"model={preset}"])
+    assert max(map(len, (walk + capsys.readouterr().out).splitlines())) <= 80
+
+
+def test_each_kind_of_layer_and_its_window(capsys):
+    main(["--mask", "model=gemma3"])
+    assert "stack.blocks.0.attention stack.blocks.5.attention" in (out := capsys.readouterr().out)
+    assert out.endswith("all fits in it; try --length 65\n")
+    main(["--mask", "--length", "90", "model=gemma3"])  # wider than a terminal
+    assert "\nquery 9 " + 26 * "." + 64 * "#" + "\n" in capsys.readouterr().out
+    main(["model=gemma3", "--values", "--length", "2"])
+    walk = capsys.readouterr().out
+    assert "stack.blocks.0  x 5 layers" in walk and "x 1 layers" not in walk
+    assert "mask_TS        (T, S)         (2, 2)\ntensor([[0., -inf],\n        [0., 0.]])" in walk
+
+
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        ("data.document_mask=true", "does not change the shapes of a model; --documents 2,4 shows"),
+        ("model=t5 --documents 2,4", "--documents is for a decoder"),
+        ("--padding 1 --documents 2,4", "--documents is for a decoder without --padding"),
+        ("--length 0", "--length is from 1 to 300"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(command, message):
+    with pytest.raises(ValueError, match=message):
+        main(command.split())
 
 
 @pytest.mark.parametrize("attention", ["gqa", "mla"])
