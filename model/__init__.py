@@ -11,7 +11,6 @@ LEGEND = {
     "C": "model width, d_model",
     "H": "query heads",
     "G": "key/value heads, each shared by H / G query heads",
-    "J": "queries per key/value head, T * H / G (J = T when G = H)",
     "D": "query/key head dimension",
     "E": "value head dimension",
     "W": "heads side by side: H or G of width D or E",

@@ -102,10 +102,7 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
 
     shown = layer_counts(model).keys()
     records = [record for record in records if shown >= {*LAYER.findall(record.module)}]
-    made = [record for record in records if not record.code.startswith("def ")]
-    # without groups, grouped queries (J) are the queries
-    others = {id(record.tensor) for record in made if "J" not in record.axes}
-    return [record for record in made if "J" not in record.axes or id(record.tensor) not in others]
+    return [record for record in records if not record.code.startswith("def ")]
 
 
 def example_inputs(kind: str, lengths: list[int], padding: int) -> dict[str, Tensor]:
