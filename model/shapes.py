@@ -101,8 +101,11 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
         model(**inputs)
 
     shown = layer_counts(model).keys()
-    records = [record for record in records if shown >= {*LAYER.findall(record.module)}]
-    return [record for record in records if not record.code.startswith("def ")]
+    return [
+        record
+        for record in records
+        if shown >= {*LAYER.findall(record.module)} and not record.code.startswith("def ")
+    ]
 
 
 def example_inputs(kind: str, lengths: list[int], padding: int) -> dict[str, Tensor]:
