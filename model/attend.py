@@ -33,8 +33,8 @@ class Mask(NamedTuple):
 
     def add_to(self, scores_BHTS: Tensor) -> Tensor:
         if self.causal:
-            ahead_TS = torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
-            scores_BHTS = scores_BHTS + ahead_TS
+            mask_TS = torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)
+            scores_BHTS = scores_BHTS + mask_TS
         if self.bias is not None:
             scores_BHTS = scores_BHTS + self.bias.to(scores_BHTS.dtype)
         return scores_BHTS
@@ -56,9 +56,8 @@ def attention_weights(
     """Scores after the softmax: along the keys, each row sums to one."""
     if scale is None:
         scale = q_BHTD.shape[-1] ** -0.5
-    scores_BGJS = group_queries(q_BHTD * scale, k_BGSD) @ k_BGSD.mT  # scores: q k' * scale
-
-    scores_BHTS = ungroup_queries(scores_BGJS, q_BHTD)
+    queries = group_queries(q_BHTD * scale, k_BGSD)
+    scores_BHTS = ungroup_queries(queries @ k_BGSD.mT, q_BHTD)  # q k' * scale
     scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
     weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
     return weights_BHTS
@@ -84,9 +83,9 @@ def attend(
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
-    y_BGJE = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE) @ v_BGSE  # weights @ values
-    y_BHTE = ungroup_queries(y_BGJE, q_BHTD)
-    return y_BHTE
+    weights = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE)
+    mixed_BHTE = ungroup_queries(weights @ v_BGSE, q_BHTD)
+    return mixed_BHTE
 
 
 def attend_in_float32(
@@ -133,7 +132,8 @@ def attend_by_kernel(
 
 
 def group_queries(q: Tensor, kv: Tensor) -> Tensor:
-    """(B, H, T, D) -> (B, G, J, D): one matmul then serves all query heads of a key/value head."""
+    """(B, H, T, D) -> (B, G, T * H / G, D): one matmul then serves all query heads of a key/value
+    head."""
     n_groups = kv.shape[1]
     if q.shape[1] == n_groups:
         return q
@@ -141,7 +141,7 @@ def group_queries(q: Tensor, kv: Tensor) -> Tensor:
 
 
 def ungroup_queries(grouped: Tensor, q: Tensor) -> Tensor:
-    """(B, G, J, D) -> (B, H, T, D)"""
+    """The inverse."""
     if grouped.shape[1] == q.shape[1]:
         return grouped
     return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)

@@ -133,33 +133,37 @@ class MultiHeadAttention(Attention):
     ) -> Tensor:
         """Self-attention, or cross-attention to `keys` and `values`, which default to `keys`."""
         if keys is None:
-            query, key, value = project(x, self.query, self.key, self.value)
-            k_BGSD, v_BGSE = self.keys_and_values(key, value, rotate, cache)
+            q_BTW, k_BTW, v_BTW = project(x, self.query, self.key, self.value)
         else:
-            query = self.query(x)
-            if cache is None or not cache.buffers:
-                key = self.key(keys)
-                value = self.value(keys if values is None else values)
-                k_BGSD, v_BGSE = self.keys_and_values(key, value, rotate, cache=None)
-                if cache is not None:  # those of a memory are computed once
-                    cache.write(k_BGSD, v_BGSE)
-            else:
-                k_BGSD, v_BGSE = cache.buffers
+            q_BTW = self.query(x)
 
-        q_BHTD = self.query_norm(split(query, self.n_heads))
+        q_BHTD = self.query_norm(split(q_BTW, self.n_heads))
         if rotate is not None:
             q_BHTD = rotate(q_BHTD)
+
+        if keys is None:
+            k_BGSD, v_BGSE = self.keys_and_values(k_BTW, v_BTW, rotate, cache)
+        elif cache is None or not cache.buffers:
+            k_BSW = self.key(keys)
+            v_BSW = self.value(keys if values is None else values)
+            k_BGSD, v_BGSE = self.keys_and_values(k_BSW, v_BSW, rotate, cache=None)
+            if cache is not None:  # those of a memory are computed once
+                cache.write(k_BGSD, v_BGSE)
+        else:
+            k_BGSD, v_BGSE = cache.buffers
+
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
-        return self.out(merged_BTW)
+        y_BTC = self.out(merged_BTW)
+        return y_BTC
 
     def keys_and_values(
-        self, key: Tensor, value: Tensor, rotate: Rotate | None, cache: KVCache | None
+        self, k_BSW: Tensor, v_BSW: Tensor, rotate: Rotate | None, cache: KVCache | None
     ) -> list[Tensor]:
         """The new ones, after those that are cached."""
-        k_BGSD = self.key_norm(split(key, self.n_groups))
+        k_BGSD = self.key_norm(split(k_BSW, self.n_groups))
         if rotate is not None:
             k_BGSD = rotate(k_BGSD)
-        v_BGSE = split(value, self.n_groups)
+        v_BGSE = split(v_BSW, self.n_groups)
         return [k_BGSD, v_BGSE] if cache is None else cache.append(k_BGSD, v_BGSE)
 
 

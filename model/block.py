@@ -90,7 +90,8 @@ class Block(nn.Module):
             attend = partial(self.cross_attend, context=context, states=states)
             x = self.residual(x, attend, self.cross_norm)
         feed = partial(self.feed_forward, context=context, states=states)
-        return self.residual(x, feed, self.ffn_norm)
+        x = self.residual(x, feed, self.ffn_norm)
+        return x
 
     def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
         return self.attention(x, **self.told("attention", context, states))
@@ -116,7 +117,8 @@ class PreNormBlock(Block):
     """Sub-layers read a normalized copy of the residual stream (arxiv.org/abs/2002.04745)."""
 
     def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
-        return x + self.drop(layer(norm(x)))
+        normed_BTC = norm(x)
+        return x + self.drop(layer(normed_BTC))
 
 
 BLOCKS: Registry[type[Block]] = Registry(pre=PreNormBlock)  # blocks.py has the others

@@ -22,14 +22,16 @@ class PostNormBlock(Block):
     needs_final_norm = False
 
     def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
-        return norm(x + self.drop(layer(x)))
+        sum_BTC = x + self.drop(layer(x))
+        return norm(sum_BTC)
 
 
 class Olmo2Block(Block):
     """Only the outputs of sub-layers are normalized (arxiv.org/abs/2501.00656)."""
 
     def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
-        return x + self.drop(norm(layer(x)))
+        normed_BTC = norm(layer(x))
+        return x + self.drop(normed_BTC)
 
 
 class SandwichBlock(Block):
@@ -42,24 +44,29 @@ class SandwichBlock(Block):
         self.cross_added_norm = nn.Identity() if self.cross is None else norm()
 
     def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        added = self.self_attend(self.attention_norm(x), context, states)
-        x = x + self.drop(self.attention_added_norm(added))
+        normed_BTC = self.attention_norm(x)
+        added_BTC = self.attention_added_norm(self.self_attend(normed_BTC, context, states))
+        x = x + self.drop(added_BTC)
         if self.cross is not None:
-            added = self.cross_attend(self.cross_norm(x), context, states)
-            x = x + self.drop(self.cross_added_norm(added))
-        added = self.feed_forward(self.ffn_norm(x), context, states)
-        return x + self.drop(self.ffn_added_norm(added))
+            normed_BTC = self.cross_norm(x)
+            added_BTC = self.cross_added_norm(self.cross_attend(normed_BTC, context, states))
+            x = x + self.drop(added_BTC)
+        normed_BTC = self.ffn_norm(x)
+        added_BTC = self.ffn_added_norm(self.feed_forward(normed_BTC, context, states))
+        x = x + self.drop(added_BTC)
+        return x
 
 
 class ParallelBlock(Block):
     """All sub-layers read the same input (arxiv.org/abs/2204.02311)."""
 
     def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        added = self.self_attend(self.attention_norm(x), context, states)
-        added = added + self.feed_forward(self.ffn_norm(x), context, states)
+        added_BTC = self.self_attend(self.attention_norm(x), context, states)
+        added_BTC = added_BTC + self.feed_forward(self.ffn_norm(x), context, states)
         if self.cross is not None:
-            added = added + self.cross_attend(self.cross_norm(x), context, states)
-        return x + self.drop(added)
+            added_BTC = added_BTC + self.cross_attend(self.cross_norm(x), context, states)
+        x = x + self.drop(added_BTC)
+        return x
 
 
 class ParallelSharedBlock(ParallelBlock):

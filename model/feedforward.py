@@ -47,7 +47,8 @@ class MLP(nn.Module):
         else:
             gate_BTF, up_BTF = project(x, self.gate, self.up)
             h_BTF = self.activation(gate_BTF) * up_BTF
-        return self.out(h_BTF)
+        y_BTC = self.out(h_BTF)
+        return y_BTC
 
 
 def squared_relu(values: Tensor) -> Tensor:

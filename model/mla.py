@@ -70,7 +70,8 @@ class MultiHeadLatentAttention(Attention):
         rotate: Rotate | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        q_BHTD = split(self.query(x), self.n_heads)
+        q_BTW = self.query(x)
+        q_BHTD = split(q_BTW, self.n_heads)
         q_BHTP, q_BHTR = q_BHTD.split([self.qk_nope_head_dim, self.rotary_dim], -1)
         k_B1TR = split(self.k_rope(x), n_heads=1)
         if rotate is not None:
@@ -78,7 +79,8 @@ class MultiHeadLatentAttention(Attention):
             k_B1TR = rotate(k_B1TR)
 
         # the latent and the rotary key of a token, side by side, are all that is cached of it
-        latent_B1TL = split(self.latent_norm(self.kv_down(x)), n_heads=1)
+        latent_BTL = self.latent_norm(self.kv_down(x))
+        latent_B1TL = split(latent_BTL, n_heads=1)
         new_B1TK = torch.cat([latent_B1TL, k_B1TR], -1)
         if cache is None:
             cached_B1SK = new_B1TK
@@ -87,7 +89,8 @@ class MultiHeadLatentAttention(Attention):
 
         form = self.absorbed if x.shape[1] == 1 else self.expanded
         merged_BTW = merge(form(q_BHTP, q_BHTR, cached_B1SK, mask))
-        return self.out(merged_BTW)
+        y_BTC = self.out(merged_BTW)
+        return y_BTC
 
     def expanded(self, q_BHTP: Tensor, q_BHTR: Tensor, cached_B1SK: Tensor, mask: Mask) -> Tensor:
         """Multi-head attention over keys and values that are expanded from the latents: cheaper for
@@ -113,8 +116,9 @@ class MultiHeadLatentAttention(Attention):
         q_BHTK = torch.cat([q_BHTL, q_BHTR], -1)
 
         latent_B1SL = cached_B1SK[..., : self.kv_lora_rank]
-        y_BHTL = self.attend(q_BHTK, cached_B1SK, latent_B1SL, mask)
-        return torch.einsum("bhtl,hel->bhte", y_BHTL, expand_HEL)
+        mixed_BHTL = self.attend(q_BHTK, cached_B1SK, latent_B1SL, mask)
+        mixed_BHTE = torch.einsum("bhtl,hel->bhte", mixed_BHTL, expand_HEL)
+        return mixed_BHTE
 
 
 ATTENTIONS["mla"] = MultiHeadLatentAttention

@@ -60,7 +60,8 @@ class MixtureOfExperts(nn.Module):
         y_MC = y_MC * weights.flatten()[order, None]
 
         added = torch.zeros_like(x) if self.shared is None else self.shared(x).type_as(x)
-        return added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
+        y_BTC = added.flatten(0, 1).index_add(0, token, y_MC.type_as(x)).view_as(x)
+        return y_BTC
 
     def run_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
         """The rows are sorted by expert: counts[0] of the first, counts[1] of the second, and so

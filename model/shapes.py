@@ -1,5 +1,4 @@
-"""Print each tensor of a forward pass whose name encodes its axes, with its source line; or draw
-the masks.
+"""Print each tensor of a forward pass whose name encodes its axes, or draw the masks.
 
 The model is tiny unless a size is given: python -m model.shapes model=t5 size=small
 """
@@ -7,8 +6,11 @@ The model is tiny unless a size is given: python -m model.shapes model=t5 size=s
 import linecache
 import re
 import sys
+from argparse import Namespace
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import groupby, zip_longest
 from pathlib import Path
 from types import FrameType
@@ -18,12 +20,17 @@ import torch
 from torch import Tensor, nn
 
 from configs.cli import ArgumentParser, print, run_command
-from configs.compose import compose
+from configs.compose import compose, key_of
 from configs.parts import LOADED
+from configs.schema import Config
 from model import LEGEND
-from model.transformer import Stack, build_model
+from model.transformer import Stack, Transformer, build_model
 
 HERE = Path(__file__).parent
+VOCABULARY = 97
+LONGEST = 300  # in longer sequences, a fused kernel hides the scores
+SMALL = 300  # numbers whose values are shown
+LAYER = re.compile(r"\w+\.blocks\.\d+")
 AXES = re.compile(rf"^x$|_([{''.join(LEGEND)}]+)$")
 
 
@@ -79,39 +86,82 @@ def trace_tensors(model: nn.Module) -> Iterator[list[TensorRecord]]:
         sys.settrace(None)
 
 
+def layer_counts(model: nn.Module) -> Counter[str]:
+    """How many layers are like each; there is no entry for one that is like an earlier layer."""
+    counts: Counter[str] = Counter()
+    for name, stack in model.named_children():
+        layers = stack.layers if isinstance(stack, Stack) else []
+        counts.update(f"{name}.blocks.{layers.index(layer)}" for layer in layers)
+    return counts
+
+
 def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRecord]:
     """The tensors that the lines of one forward pass make, in the first layer of each kind."""
     with trace_tensors(model) as records:
         model(**inputs)
 
-    hidden: list[str] = []  # names of layers that are as an earlier one
-    for name, stack in model.named_children():
-        layers = stack.layers if isinstance(stack, Stack) else []
-        hidden += [f"{name}.blocks.{i}." for i, one in enumerate(layers) if one in layers[:i]]
+    shown = layer_counts(model).keys()
+    return [
+        record
+        for record in records
+        if shown >= {*LAYER.findall(record.module)} and not record.code.startswith("def ")
+    ]
 
-    made = [record for record in records if not record.code.startswith("def ")]
-    return [record for record in made if not f"{record.module}.".startswith(tuple(hidden))]
 
+def example_inputs(kind: str, lengths: list[int], padding: int) -> dict[str, Tensor]:
+    """Two sequences; padding is in the second, on the left in a decoder, as in batched generation.
+    Several lengths are those of documents in one row."""
+    length = sum(lengths)
+    if not 0 <= padding < min(lengths) or length > LONGEST:
+        raise ValueError(f"--length is from 1 to {LONGEST}, and --padding from 0 to less than it")
+    tokens = torch.arange(2 * length).view(2, -1)
+    inputs = {"tokens": tokens % VOCABULARY}
+    if len(lengths) > 1:
+        if kind != "decoder" or padding:
+            raise ValueError("--documents is for a decoder without --padding")
+        documents = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+        inputs["documents"] = documents.repeat(2, 1)
 
-def example_inputs(kind: str, padding: int) -> dict[str, Tensor]:
-    """Two sequences; the second has padding, on the left in a decoder, as in batched generation."""
-    tokens = torch.arange(12).view(2, 6)
+    read = tokens  # by the attention whose keys are padded
     if kind == "encoder_decoder":
-        source = torch.arange(18).view(2, 9)
-        return {"source": source, "tokens": tokens, "source_visible": source < 18 - padding}
-    visible = tokens < 12 - padding
-    return {"tokens": tokens, "visible": visible.flip(-1) if kind == "decoder" else visible}
+        read = torch.arange(length * 3 // 2 * 2).view(2, -1)
+        inputs["source"] = read % VOCABULARY
+    if padding:
+        visible = read < read.numel() - padding
+        name = "source_visible" if kind == "encoder_decoder" else "visible"
+        inputs[name] = visible.flip(-1) if kind == "decoder" else visible
+    return inputs
 
 
-def print_walk(steps: list[TensorRecord], kind: str) -> None:
+def weights_of(model: nn.Module, modules: set[str]) -> dict[str, list[str]]:
+    """A line for each parameter, under the innermost of these modules that contains it."""
+    shown = layer_counts(model).keys()
+    starts = {module and f"{module}." for module in modules}
+    lines = defaultdict(list)
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if shown >= {*LAYER.findall(name)}:
+            start = max(filter(name.startswith, starts), key=len)
+            lines[start[:-1]].append(f"  {name[len(start) :]:<29} {tuple(weight.shape)}")
+    return lines
+
+
+def print_walk(model: Transformer, steps: list[TensorRecord], options: Namespace) -> None:
+    weights = weights_of(model, {record.module for record in steps})
+    counts = layer_counts(model)
+    torch.set_printoptions(precision=3, sci_mode=False, linewidth=80)
     for module, records in groupby(steps, lambda record: record.module):
-        print(f"\n{module or kind}")
+        print(f"\n{module or model.kind}" + f"  x {counts[module]} layers" * (counts[module] > 1))
+        for line in weights.pop(module, []):
+            print(line)
         for record in records:
             axes = f"({', '.join(record.axes)})"
-            shape = tuple(record.tensor.shape)
-            print(f"  {record.place:<20} {record.name:<14} {axes:<14} {shape!s:<15} {record.code}")
+            print(f"  {record.name:<14} {axes:<14} {tuple(record.tensor.shape)}")
+            if options.code:
+                print(f"    {record.place}  {record.code}"[:80])
+            if options.values and record.tensor.numel() <= SMALL:
+                print(record.tensor.detach().float())
 
-    print("\nOf the layers of a stack that are alike, only the first is shown.\n")
+    print("\nIdentical layers are shown once. A weight W of shape (out, in) maps x to x W'.\n")
     used = {axis for record in steps for axis in record.axes}
     for axis, meaning in LEGEND.items():
         if axis in used:
@@ -121,34 +171,62 @@ def print_walk(steps: list[TensorRecord], kind: str) -> None:
 def draw_mask(record: TensorRecord) -> list[str]:
     """Lines of text for the second sequence: # where a query attends to a key."""
     weights_TS = record.tensor[1, 0]
-    keys = " ".join(map(str, range(weights_TS.shape[1])))
-    lines = [record.module, f"    key {keys}"]
+    n_keys = weights_TS.shape[1]
+    gap = " " if n_keys < 36 else ""  # in 80 columns
+    lines = [record.module, "    key " + gap.join(str(key % 10) for key in range(n_keys))]
     for query, row in enumerate(weights_TS):
-        marks = " ".join("#" if weight else "." for weight in row)
-        lines.append(f"query {query} {marks}")
+        lines.append(f"query {query % 10} " + gap.join("#" if weight else "." for weight in row))
     return lines
+
+
+def print_masks(model: nn.Module, records: list[TensorRecord]) -> None:
+    masks = [draw_mask(record) for record in records] or [["no tensor is named weights_BHTS"]]
+    width = max(len(line) for lines in masks for line in lines) + 1
+    n_columns = max(1, 81 // width)
+    while masks:
+        for lines in zip_longest(*masks[:n_columns], fillvalue=""):
+            print("".join(f"{line:<{width}}" for line in lines).rstrip())
+        masks = masks[n_columns:]
+
+    for record in records:
+        attention: Any = model.get_submodule(record.module)
+        window = attention.sliding_window or 0
+        if window > record.tensor.shape[-1]:
+            print(
+                f"{record.module}: its window is {window}, so all fits in it; try --length {window + 1}"
+            )
 
 
 def main(args: list[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m model.shapes", description=__doc__)
     add = parser.add_argument
-    add("overrides", nargs="*", metavar="key=value", help="config overrides, as for train.py")
+    add("overrides", nargs="*", metavar="key=value", help="settings of the model, as for train.py")
+    tokens = "tokens of a sequence, or of the documents in it, such as 2,4"
+    add("--length", "--documents", metavar="N", default="6", help=tokens)
+    add("--padding", type=int, metavar="N", default=0, help="those of the second sequence")
+    add = parser.add_mutually_exclusive_group().add_argument
     add("--mask", action="store_true", help="draw which keys each query attends to")
-    padded = "padding tokens of the second sequence"
-    add("--padding", type=int, choices=range(6), default=0, help=padded)
+    add("--code", action="store_true", help="print the line that makes each tensor")
+    add("--values", action="store_true", help=f"print tensors of at most {SMALL} numbers")
     options = parser.parse_intermixed_args(args)
 
+    ignored = Config.__dataclass_fields__.keys() - {"model", "parts"}
+    for override in options.overrides:
+        if re.split("[.@]", key_of(override))[0] in ignored:
+            hint = "--documents 2,4 shows documents in one row"
+            raise ValueError(f"{override} does not change the shapes of a model; {hint}")
     config = compose(["size=tiny", *options.overrides]).model
+    if config.layers:  # a pattern is shown whole
+        config = replace(config, n_layers=max(config.n_layers, len(config.layers)))
     # in float64 there is no fused kernel to hide the scores
-    model = build_model(config, vocab_size=97).double()
+    model = build_model(config, vocab_size=VOCABULARY).double().eval()
 
-    steps = trace_forward(model, example_inputs(config.kind, options.padding))
-    if not options.mask:
-        return print_walk(steps, config.kind)
-
-    masks = [draw_mask(record) for record in steps if record.name == "weights_BHTS"]
-    for lines in zip_longest(*masks or [["no tensor is named weights_BHTS"]], fillvalue=""):
-        print("  ".join(f"{line:<28}" for line in lines).rstrip())
+    lengths = [int(number) for number in options.length.split(",")]
+    steps = trace_forward(model, example_inputs(model.kind, lengths, options.padding))
+    if options.mask:
+        print_masks(model, [record for record in steps if record.name == "weights_BHTS"])
+    else:
+        print_walk(model, steps, options)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,8 @@ class Stack(nn.Module):
         for i, block in enumerate(self.blocks):
             x = block(x, contexts[i], caches and caches.layers[i])
         slots.advance(n_new)
-        return self.final_norm(x)
+        x = self.final_norm(x)
+        return x
 
     def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
         """That of each layer; here they share one."""

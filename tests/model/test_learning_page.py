@@ -28,7 +28,7 @@ def test_commands_print_what_is_shown(session, capsys):
     printed = capsys.readouterr().out
     if "--mask" in command:
         assert shown == printed
-    for line in shown.splitlines():
+    for line in filter(None, shown.splitlines()):
         _, found, printed = printed.partition(line)
         assert found, line
 

@@ -3,7 +3,6 @@
 import re
 from collections import defaultdict
 from functools import partial
-from itertools import product
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from model.generate.decode import generate
 from model.loss import loss
 from model.mla import MultiHeadLatentAttention
 from model.position import POSITIONS
-from model.shapes import trace_tensors
+from model.shapes import main, trace_tensors
 from model.transformer import build_model
 from tests.parts import ARCHITECTURES, alive, kind_options, names, part, tiny, tokens
 
@@ -68,14 +67,13 @@ def axis_sizes(model, **given):
             sizes["D"].add(cached)
             sizes["E"].add(module.kv_lora_rank)
             sizes["G"].add(1)
-    sizes["W"] = {heads * width for heads in sizes["H"] for width in sizes["E"]}
-    for T, heads, groups in product(sizes["T"], sizes["H"], sizes["G"]):
-        sizes["J"].add(T * heads // groups)
+    sizes["W"] = {n * width for n in sizes["H"] | sizes["G"] for width in sizes["D"] | sizes["E"]}
     return sizes
 
 
 def violations(records, sizes):
-    """The tensors whose shape differs from their name's; within one call a letter has one size."""
+    """The tensors whose shape differs from their name's; within one call a letter has one size, but W,
+    which is that of queries, keys or values."""
     sizes_in_call = defaultdict(dict)
     messages = []
     for record in records:
@@ -83,7 +81,8 @@ def violations(records, sizes):
         holds = len(record.axes) == record.tensor.ndim
         for axis, size in zip(record.axes, record.tensor.shape, strict=False):
             if (axis, size) != ("B", 1):
-                holds &= size in sizes[axis] and own.setdefault(axis, size) == size
+                once = axis == "W" or own.setdefault(axis, size) == size
+                holds &= size in sizes[axis] and once
         if not holds:
             messages.append(f"{record.place} {record.name} is {tuple(record.tensor.shape)}")
     return messages
@@ -111,7 +110,8 @@ def forward(net):
 def test_every_attention_and_position(attention, position, kind):
     net = alive(config_of(kind, attention, position))
     seen = trace(net, forward(net), T=[7, 9], S=[7, 9])
-    assert seen >= {"q_BHTD", "scores_BHTS", "weights_BHTS", "merged_BTW", "h_BTF", "logits_BTV"}
+    shown = "q_BTW q_BHTD scores_BHTS weights_BHTS mixed_BHTE merged_BTW y_BTC h_BTF logits_BTV"
+    assert seen >= {*shown.split()}
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
@@ -133,9 +133,40 @@ def test_fewer_queries_than_keys(attention, position, kind):
 
 
 @pytest.mark.parametrize("preset", names("model"))
-def test_every_preset(preset):
+def test_every_preset(preset, capsys):
+    """The command, too, in 80 columns."""
     net = build_model(compose([f"model={preset}", "size=tiny"]).model, 23)
     trace(net, forward(net), T=[7, 9], S=[7, 9])
+    main(["--code", f"model={preset}"])
+    walk = capsys.readouterr().out
+    main(["--mask", "--length", "16", f"model={preset}"])
+    assert max(map(len, (walk + capsys.readouterr().out).splitlines())) <= 80
+
+
+def test_each_kind_of_layer_and_its_window(capsys):
+    main(["--mask", "model=gemma3"])
+    assert "stack.blocks.0.attention stack.blocks.5.attention" in (out := capsys.readouterr().out)
+    assert out.endswith("all fits in it; try --length 65\n")
+    main(["--mask", "--length", "90", "model=gemma3"])  # wider than a terminal
+    assert "\nquery 9 " + 26 * "." + 64 * "#" + "\n" in capsys.readouterr().out
+    main(["model=gemma3", "--values", "--length", "2"])
+    walk = capsys.readouterr().out
+    assert "stack.blocks.0  x 5 layers" in walk and "x 1 layers" not in walk
+    assert "mask_TS        (T, S)         (2, 2)\ntensor([[0., -inf],\n        [0., 0.]])" in walk
+
+
+@pytest.mark.parametrize(
+    "command, message",
+    [
+        ("data.document_mask=true", "does not change the shapes of a model; --documents 2,4 shows"),
+        ("model=t5 --documents 2,4", "--documents is for a decoder"),
+        ("--padding 1 --documents 2,4", "--documents is for a decoder without --padding"),
+        ("--length 0", "--length is from 1 to 300"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(command, message):
+    with pytest.raises(ValueError, match=message):
+        main(command.split())
 
 
 @pytest.mark.parametrize("attention", ["gqa", "mla"])
