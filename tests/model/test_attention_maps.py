@@ -32,7 +32,7 @@ def test_decoder(attention, position, monkeypatch):
     net(text)
     maps = attention_maps(net, {"tokens": text[0].tolist()})
     assert torch.equal(*outputs), "maps changed the logits"
-    assert [layer.name for layer in maps] == [f"stack.blocks.{i}.attention" for i in (0, 1)]
+    assert [layer.name for layer in maps] == ["layer 1", "layer 2"]
     check_weights(maps)
     assert all((layer.weights_HTS.triu(1) == 0).all() for layer in maps)
 
@@ -42,10 +42,10 @@ def test_encoder_decoder():
     source = [1, 2, 3, 4, 5, 6, 7]
     target = [3, 2, 1, 4, 5]
     maps = attention_maps(alive(tiny("encoder_decoder")), {"source": source, "tokens": target})
-    expected = [(f"encoder.blocks.{i}.attention", source, source) for i in range(3)]
-    for i in range(2):
-        expected.append((f"decoder.blocks.{i}.attention", target, target))
-        expected.append((f"decoder.blocks.{i}.cross", target, source))
+    expected = [(f"encoder layer {i}", source, source) for i in (1, 2, 3)]
+    for i in (1, 2):
+        expected.append((f"decoder layer {i}", target, target))
+        expected.append((f"decoder layer {i} cross", target, source))
     assert [(layer.name, layer.queries, layer.keys) for layer in maps] == expected
     check_weights(maps)
 
