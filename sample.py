@@ -241,7 +241,8 @@ class Sampler:
             inputs = {"source": row.ids, "tokens": target[: self.model.context_length]}
         if options.attention_map:
             maps = attention_maps(self.model, inputs)
-            draw_maps(maps, self.tokenizer, options.attention_map, options.layer, options.head)
+            path = options.attention_map
+            draw_maps(maps, inputs, self.tokenizer, path, options.layer, options.head)
         if options.explain:
             from model.explain import write_page
 

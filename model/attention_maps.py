@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,17 +20,10 @@ LABEL_INCHES = 0.11
 Inputs = dict[str, list[int]]  # token ids, by the name of the model's argument
 
 
-class AttentionMap(NamedTuple):
-    name: str  # such as "layer 1" or "decoder layer 1 cross"
-    queries: list[int]  # token ids along the vertical axis
-    keys: list[int]  # token ids along the horizontal axis
-    weights_HTS: Tensor
-
-
 @contextmanager
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Yield a dict that gets the weights of each attention as the model computes it. They are computed
-    once more here, because fused kernels never hold them."""
+    """Yield {"decoder layer 1 cross": (H, T, S)}, to which each attention that the model computes adds
+    its weights. They are computed once more here, because fused kernels never hold them."""
     recorded: dict[str, Tensor] = {}
 
     def record(name: str, layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
@@ -45,8 +38,7 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             name = name.replace(".", " ").removeprefix("stack ").removesuffix(" attention")
             vars(layer)["attend"] = partial(record, name, layer)  # instead of the method
     try:
-        with torch.inference_mode():
-            yield recorded
+        yield recorded
     finally:
         for layer in model.modules():
             vars(layer).pop("attend", None)
@@ -59,18 +51,12 @@ def to_tensors(model: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
     return {name: torch.tensor([ids], device=device) for name, ids in inputs.items()}
 
 
-def attention_maps(model: nn.Module, inputs: Inputs) -> list[AttentionMap]:
-    """The map of every layer."""
+@torch.inference_mode()
+def attention_maps(model: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
+    """The weights of every layer, as recorded_weights names them."""
     with recorded_weights(model) as weights:
         model(**to_tensors(model, inputs))
-
-    maps = []
-    source = inputs.get("source", [])
-    for name, weights_HTS in weights.items():
-        queries = source if name.startswith("encoder") else inputs["tokens"]
-        keys = source if name.endswith("cross") else queries
-        maps.append(AttentionMap(name, queries, keys, weights_HTS))
-    return maps
+    return weights
 
 
 def token_labels(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
@@ -78,15 +64,17 @@ def token_labels(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
     is a byte that is only part of a character."""
     labels = tokenizer.special_texts()
     for i in {*ids} - labels.keys():
-        text = tokenizer.decode_bytes([i] if i < tokenizer.n_ordinary else []).decode(
-            "utf-8", "surrogateescape"
-        )
+        ids_of_text = [i] if i < tokenizer.n_ordinary else []
+        text = tokenizer.decode_bytes(ids_of_text).decode("utf-8", "surrogateescape")
+        if tokenizer.text and "\ufffd" in text:  # imported: as its vocabulary has it
+            text = tokenizer.backend.id_to_token(i)
         labels[i] = repr(text).replace("\\udc", "\\x")
     return labels
 
 
 def draw_maps(
-    maps: list[AttentionMap],
+    maps: dict[str, Tensor],
+    inputs: Inputs,
     tokenizer: Any,
     path: Path,
     layer: int | None = None,
@@ -96,17 +84,19 @@ def draw_maps(
     from matplotlib.figure import Figure
 
     first = head or 1
-    rows = [
-        one._replace(weights_HTS=one.weights_HTS[first - 1 : head])
-        for one in maps
-        if not layer or f"layer {layer} " in f"{one.name} "
-    ]
-    columns = max((len(one.weights_HTS) for one in rows), default=0)
+    rows = {
+        name: weights_HTS[first - 1 : head]
+        for name, weights_HTS in maps.items()
+        if not layer or f"layer {layer} " in f"{name} "
+    }
+    columns = max(map(len, rows.values()), default=0)
     if columns == 0:
-        last = f"{maps[-1].name}, head {len(maps[-1].weights_HTS)}"
-        raise ValueError(f"--layer or --head is too high: the last map is of {last}")
+        n_heads = max(map(len, maps.values()))
+        raise ValueError(
+            f"--layer or --head is too high: the last is {[*maps][-1]}, head {n_heads}"
+        )
 
-    longest = max(len(ids) for one in rows for ids in (one.queries, one.keys))
+    longest = max(max(weights_HTS.shape) for weights_HTS in rows.values())
     step = 1 + longest * max(len(rows), columns) // MAX_LABELS
     side = 1 + max(1.6, LABEL_INCHES * longest / step)
     figure = Figure(figsize=(side * columns + 1, side * len(rows)), layout="constrained")
@@ -116,18 +106,20 @@ def draw_maps(
         shown = [f"{labels[i]:.20}" for i in ids[::step]]
         axis.set_ticks(range(0, len(ids), step), shown, fontsize=6, parse_math=False)
 
-    for row, one in enumerate(rows):
-        for number, weights_TS in enumerate(one.weights_HTS.numpy(), first):
+    for row, (name, weights_HTS) in enumerate(rows.items()):
+        queries = inputs["source" if name.startswith("encoder") else "tokens"]
+        keys = inputs["source"] if name.endswith("cross") else queries
+        for number, weights_TS in enumerate(weights_HTS.numpy(), first):
             axes = figure.add_subplot(len(rows), columns, row * columns + number - first + 1)
             image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-            axes.set_title(f"{one.name}, head {number}", fontsize=7)
+            axes.set_title(f"{name}, head {number}", fontsize=7)
             axes.set(xlabel="key", ylabel="query")
-            label(axes.xaxis, one.keys)
-            label(axes.yaxis, one.queries)
+            label(axes.xaxis, keys)
+            label(axes.yaxis, queries)
             axes.tick_params("x", rotation=90)
 
     figure.colorbar(image, ax=figure.axes, label="attention weight", fraction=0.02)
     if step > 1:
-        figure.suptitle(f"every {step}th token has a label; --layer and --head leave room for more")
+        figure.suptitle(f"one token in {step} has a label; --layer and --head leave room for more")
     with warnings.catch_warnings(action="ignore"):  # of a character that the font lacks
         figure.savefig(path, dpi=110)

@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -13,10 +14,10 @@ from model import LEGEND
 from model.attention_maps import Inputs, recorded_weights, to_tensors, token_labels
 from model.shapes import trace_forward
 
-PAGE = Path(__file__).with_suffix(".html")
 TEMPERATURES = [n / 20 for n in range(2, 41)]  # 0.1 to 2
 
 
+@torch.inference_mode()
 def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> dict[str, Any]:
     """What the page shows. `answer` has the ids that were generated, or that fill the masks."""
     n_prompt = len(inputs["tokens"])
@@ -29,10 +30,10 @@ def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> di
     with recorded_weights(model) as weights, keep:
         records = trace_forward(model, to_tensors(model, inputs))
 
-    # of each layer as if it were the last (logit lens), then of the model
+    # each layer as if it were the last (logit lens), which predicts what the model does
     stack = model.decoder if "source" in inputs else model.stack
-    logits = [model.head(stack.final_norm(outputs[block])) for block in stack.blocks]
-    logprobs = [each[0].float().log_softmax(-1) for each in (*logits, outputs[model])]
+    hidden = [stack.final_norm(outputs[block]) for block in stack.blocks]
+    logprobs = [model.head(x)[0].float().log_softmax(-1) for x in hidden]
     top = [each.topk(min(10, each.shape[-1])) for each in logprobs]
     ids = chain(answer, *inputs.values(), *(each.indices.flatten().tolist() for each in top))
     return inputs | {
@@ -43,8 +44,8 @@ def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> di
         "labels": token_labels(tokenizer, ids),
         "top": [[each.indices.tolist(), each.values.tolist()] for each in top],
         "logprobs": logprobs[-1][range(len(tokens) - 1), tokens[1:]].tolist(),
-        "temperatures": TEMPERATURES,
-        "totals": [(logprobs[-1] / t).logsumexp(-1).tolist() for t in TEMPERATURES],
+        # with these, the page computes exact probabilities at temperature t
+        "totals": {t: (logprobs[-1] / t).logsumexp(-1).tolist() for t in TEMPERATURES},
         "weights": {
             name: b64encode(each.half().numpy().data).decode() for name, each in weights.items()
         },
@@ -55,5 +56,5 @@ def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> di
 
 def write_page(path: Path, *inputs: Any) -> None:
     data = json.dumps(explain(*inputs)).replace("<", r"\u003c")  # no text ends the script
-    page = PAGE.read_text(encoding="utf-8")
+    page = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
     path.write_text(page.replace("DATA", data, 1), encoding="utf-8")
