@@ -24,6 +24,14 @@ def test_decoder(attention, position, monkeypatch):
     """By the kernel that never holds the weights."""
     monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
     net = alive(tiny(attention=part("attention", attention), position=part("position", position)))
+    calls = []
+    attend = model.attention.attend
+
+    def keep(q, k, v, *args, **options):
+        calls.append((v, attend(q, k, v, *args, **options)))
+        return calls[-1][1]
+
+    monkeypatch.setattr(model.attention, "attend", keep)
     outputs = []
     net.register_forward_hook(lambda module, inputs, logits: outputs.append(logits))
     text = tokens(1, 9)
@@ -32,6 +40,9 @@ def test_decoder(attention, position, monkeypatch):
     assert torch.equal(*outputs), "maps changed the logits"
     assert [*maps] == ["layer 1", "layer 2"]
     check_weights(maps)
+    for weights_HTS, (v, y) in zip(maps.values(), calls[2:], strict=True):
+        values = v[0].float().repeat_interleave(len(weights_HTS) // v.shape[1], 0)
+        torch.testing.assert_close(weights_HTS @ values, y[0].float())
     assert all((weights_HTS.triu(1) == 0).all() for weights_HTS in maps.values())
 
 

@@ -24,7 +24,9 @@ TOKENIZER = ByteTokenizer({"end": 256})
 
 def read(path):
     text = path.read_text()
-    page = json.loads(re.search(r'json" id="data">(.*?)</script>', text)[1])
+    data = re.search(r'json" id="data">(.*?)</script>', text)[1]
+    assert "<" not in data, "no token may end the script"
+    page = json.loads(data)
     for name, code in page["weights"].items():
         page["weights"][name] = np.frombuffer(base64.b64decode(code), "<f2").astype("f4")
     return page
