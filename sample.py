@@ -152,8 +152,8 @@ class Sampler:
                     rule = "---\n" if self.continues and row is not rows[0] else ""
                     show(rule + (row.shown or "\n"))
 
-        if options.attention_map:
-            self.save_attention_maps(rows[0])
+        if options.attention_map or options.explain:
+            self.save_views(rows[0])
 
     def encode(self, prompt: Any, sample_id: int = 0) -> Row:
         options = self.options
@@ -164,7 +164,7 @@ class Sampler:
         else:
             ids = self.chat.encode_prompt(prompt)
 
-        if not ids and (options.embed or options.attention_map):
+        if not ids and (options.embed or options.attention_map or options.explain):
             raise ValueError("the text is empty")
         stream = TextStream(self.tokenizer, options.stop, ids if self.continues else ())
         return Row(prompt, ids, sample_id, stream)
@@ -233,13 +233,20 @@ class Sampler:
             line = {"text": row.prompt, "embedding": vector}
             yield row, json.dumps(line) + "\n"
 
-    def save_attention_maps(self, row: Row) -> None:
+    def save_views(self, row: Row) -> None:
+        options = self.options
         inputs = {"tokens": row.ids}
         if self.model.kind == "encoder_decoder":
-            target = [self.tokenizer.start, *row.stream.ids[:-1]]
+            target = [self.tokenizer.start, *row.stream.ids]
             inputs = {"source": row.ids, "tokens": target[: self.model.context_length]}
-        maps = attention_maps(self.model, inputs)
-        draw_maps(maps, self.tokenizer.decode_with_specials, self.options.attention_map)
+        if options.attention_map:
+            maps = attention_maps(self.model, inputs)
+            path = options.attention_map
+            draw_maps(maps, inputs, self.tokenizer, path, options.layer, options.head)
+        if options.explain:
+            from model.explain import write_page
+
+            write_page(options.explain, self.model, self.tokenizer, inputs, row.stream.ids)
 
 
 def generation_rules(run: LoadedRun, options: Namespace) -> dict[str, Any]:

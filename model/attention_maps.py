@@ -1,10 +1,12 @@
 """Attention maps: the weights of one forward pass, with a row per layer and a column per head."""
 
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,67 +14,112 @@ from torch import Tensor, nn
 from model.attend import Mask, attention_weights
 from model.attention import Attention
 
+MAX_LABELS = 500  # along a side of an image
+LABEL_INCHES = 0.11
 
-class AttentionMap(NamedTuple):
-    name: str  # of the layer
-    queries: list[int]  # token ids along the vertical axis
-    keys: list[int]  # token ids along the horizontal axis
-    weights_HTS: Tensor
+Inputs = dict[str, list[int]]  # token ids, by the name of the model's argument
+
+
+@contextmanager
+def recorded_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Yield {"decoder layer 1 cross": (H, T, S)}, to which each attention that the model computes adds
+    its weights. They are computed once more here, because fused kernels never hold them."""
+    recorded: dict[str, Tensor] = {}
+
+    def record(name: str, layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+        options: Any = {"scale": layer.scale, "logit_softcap": layer.logit_softcap}
+        recorded[name] = attention_weights(q.float(), k.float(), mask, **options)[0].cpu()
+        return Attention.attend(layer, q, k, v, mask)
+
+    for path, layer in model.named_modules():
+        # a class with an attend of its own has other weights
+        if isinstance(layer, Attention) and type(layer).attend is Attention.attend:
+            name = re.sub(r"blocks.(\d+)", lambda match: f"layer {int(match[1]) + 1}", path)
+            name = name.replace(".", " ").removeprefix("stack ").removesuffix(" attention")
+            vars(layer)["attend"] = partial(record, name, layer)  # instead of the method
+    try:
+        yield recorded
+    finally:
+        for layer in model.modules():
+            vars(layer).pop("attend", None)
+    if not recorded:
+        raise ValueError("this model's attention computes its weights itself: none can be shown")
+
+
+def to_tensors(model: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
+    device = next(model.parameters()).device
+    return {name: torch.tensor([ids], device=device) for name, ids in inputs.items()}
 
 
 @torch.inference_mode()
-def attention_maps(model: nn.Module, inputs: dict[str, list[int]]) -> list[AttentionMap]:
-    """The map of every layer. `inputs` maps the model's argument names to token ids."""
-    names = {module: name for name, module in model.named_modules()}
-    source = inputs.get("source", [])
-    maps = []
-    attend = Attention.attend
-
-    def record(layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        """What attend returns, which never holds the weights."""
-        weights_BHTS = attention_weights(
-            q, k, mask, scale=layer.scale, logit_softcap=layer.logit_softcap
-        )
-        weights_HTS = weights_BHTS[0].float().cpu()
-
-        name = names[layer]
-        queries = source if name.startswith("encoder") else inputs["tokens"]
-        keys = source if name.endswith("cross") else queries
-        maps.append(AttentionMap(name, queries, keys, weights_HTS))
-        return attend(layer, q, k, v, mask)
-
-    device = next(model.parameters()).device
-    tensors = {name: torch.tensor([ids], device=device) for name, ids in inputs.items()}
-    with patch.object(Attention, "attend", record):
-        model(**tensors)
-    if not maps:
-        raise ValueError("this model's attention computes its weights itself: none can be shown")
-    return maps
+def attention_maps(model: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
+    """The weights of every layer, as recorded_weights names them."""
+    with recorded_weights(model) as weights:
+        model(**to_tensors(model, inputs))
+    return weights
 
 
-def draw_maps(maps: list[AttentionMap], decode: Callable[[list[int]], str], path: Path) -> None:
-    """Save the maps as an image; decode(ids) gives the label of a token."""
+def token_labels(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
+    """How each token is written: a special token as in a prompt, others as Python strings, where \\xe2
+    is a byte that is only part of a character."""
+    labels = tokenizer.special_texts()
+    for i in {*ids} - labels.keys():
+        ids_of_text = [i] if i < tokenizer.n_ordinary else []
+        text = tokenizer.decode_bytes(ids_of_text).decode("utf-8", "surrogateescape")
+        if tokenizer.text and "\ufffd" in text:  # imported: as its vocabulary has it
+            text = tokenizer.backend.id_to_token(i)
+        labels[i] = repr(text).replace("\\udc", "\\x")
+    return labels
+
+
+def draw_maps(
+    maps: dict[str, Tensor],
+    inputs: Inputs,
+    tokenizer: Any,
+    path: Path,
+    layer: int | None = None,
+    head: int | None = None,
+) -> None:
+    """Save the maps as an image; of one layer or head, if it is given: they are counted from 1."""
     from matplotlib.figure import Figure
 
+    first = head or 1
+    rows = {
+        name: weights_HTS[first - 1 : head]
+        for name, weights_HTS in maps.items()
+        if not layer or f"layer {layer} " in f"{name} "
+    }
+    columns = max(map(len, rows.values()), default=0)
+    if columns == 0:
+        n_heads = max(map(len, maps.values()))
+        raise ValueError(
+            f"--layer or --head is too high: the last is {[*maps][-1]}, head {n_heads}"
+        )
+
+    longest = max(max(weights_HTS.shape) for weights_HTS in rows.values())
+    step = 1 + longest * max(len(rows), columns) // MAX_LABELS
+    side = 1 + max(1.6, LABEL_INCHES * longest / step)
+    figure = Figure(figsize=(side * columns + 1, side * len(rows)), layout="constrained")
+
     def label(axis: Any, ids: list[int]) -> None:
-        every = 1 + len(ids) // 48  # with more labels, they would overlap
-        places = range(0, len(ids), every)
-        labels = [repr(decode([i])) for i in ids[::every]]
-        axis.set_ticks(places, labels, fontsize=6, parse_math=False)
+        labels = token_labels(tokenizer, ids)
+        shown = [f"{labels[i]:.20}" for i in ids[::step]]
+        axis.set_ticks(range(0, len(ids), step), shown, fontsize=6, parse_math=False)
 
-    columns = max(len(layer.weights_HTS) for layer in maps)
-    figure = Figure(figsize=(2.6 * columns, 2.6 * len(maps)), layout="constrained")
-
-    for row, layer in enumerate(maps):
-        for head, weights_TS in enumerate(layer.weights_HTS.numpy()):
-            axes = figure.add_subplot(len(maps), columns, row * columns + head + 1)
+    for row, (name, weights_HTS) in enumerate(rows.items()):
+        queries = inputs["source" if name.startswith("encoder") else "tokens"]
+        keys = inputs["source"] if name.endswith("cross") else queries
+        for number, weights_TS in enumerate(weights_HTS.numpy(), first):
+            axes = figure.add_subplot(len(rows), columns, row * columns + number - first + 1)
             image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-            axes.set_title(f"{layer.name}, head {head + 1}", fontsize=7)
+            axes.set_title(f"{name}, head {number}", fontsize=7)
             axes.set(xlabel="key", ylabel="query")
-            label(axes.xaxis, layer.keys)
-            label(axes.yaxis, layer.queries)
+            label(axes.xaxis, keys)
+            label(axes.yaxis, queries)
             axes.tick_params("x", rotation=90)
 
     figure.colorbar(image, ax=figure.axes, label="attention weight", fraction=0.02)
+    if step > 1:
+        figure.suptitle(f"one token in {step} has a label; --layer and --head leave room for more")
     with warnings.catch_warnings(action="ignore"):  # of a character that the font lacks
         figure.savefig(path, dpi=110)

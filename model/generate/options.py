@@ -44,6 +44,9 @@ OPTIONS = """
 --json                      JSON lines: prompt, text, ids, logprobs, finish_reason
 --embed NAME                mean or first: a vector for each text or line of stdin, by an encoder
 --attention-map PATH        save all attention weights as .png, .pdf or .svg
+--layer N                   only of this layer, counted from 1
+--head N                    only of this head, counted from 1
+--explain PATH              save an .html page of what the model predicts and attends to
 --debug                     show the traceback of an error
 """
 DEFAULTS: dict[str, Any] = {
@@ -60,7 +63,7 @@ DEFAULTS: dict[str, Any] = {
 FILTERS = "top_k top_p min_p n"
 SAMPLING = f"{FILTERS} temperature repetition_penalty seed"
 GENERATION = f"{SAMPLING} max_new_tokens stop beams length_penalty"
-IMAGES = (".png", ".pdf", ".svg")
+OUTPUTS = {"attention_map": (".png", ".pdf", ".svg"), "explain": (".html",)}
 SETTINGS: dict[str, dict[str, Any]] = {
     "": {"action": "store_true", "default": None},
     "TEXT": {"action": "append", "metavar": "TEXT"},
@@ -95,11 +98,19 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     options, rest = make_parser().parse_known_args(args)
     if rest:
         options.prompt = only_prompts(rest, options)
-    check_value("--n", options.n, Count)
+    for name in ("n", "layer", "head"):
+        check_value(f"--{name}", vars(options)[name], Count | None)
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
-    if options.attention_map and options.attention_map.suffix not in IMAGES:
-        raise ValueError(f"--attention-map ends in none of {', '.join(IMAGES)}")
+    for name, suffixes in OUTPUTS.items():
+        path = vars(options)[name]
+        flag = f"--{name.replace('_', '-')}"
+        if path and path.suffix not in suffixes:
+            raise ValueError(f"{flag} ends in none of {', '.join(suffixes)}")
+        if path and not path.parent.is_dir():
+            raise ValueError(f"{flag} is {path}; there is no folder {path.parent}")
+    if options.attention_map is None:
+        refuse("layer head", options, "it is for --attention-map")
     if options.chat:
         names = "slide special " + ("system" if options.json else "n")
         refuse(names, options, "--chat has a template and, with --json, all messages")
@@ -108,12 +119,12 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     if options.embed is not None:
         check_value("--embed", options.embed, Pooling)
         refuse(
-            f"{GENERATION} attention_map json",
+            f"{GENERATION} {' '.join(OUTPUTS)} json",
             options,
             "--embed prints a vector for each text, as JSON",
         )
-        if options.precision == "auto":
-            options.precision = "fp32"  # vectors are compared with those of other programs
+    if (options.embed or options.explain) and options.precision == "auto":
+        options.precision = "fp32"  # their numbers are compared with others
     if options.beams is None:
         refuse("length_penalty", options, "it is for --beams")
     else:

@@ -12,9 +12,7 @@ from tests.parts import alive, names, part, tiny, tokens
 
 
 def check_weights(maps):
-    for layer in maps:
-        weights_HTS = layer.weights_HTS
-        assert weights_HTS.shape[1:] == (len(layer.queries), len(layer.keys))
+    for weights_HTS in maps.values():
         assert (weights_HTS >= 0).all()
         torch.testing.assert_close(weights_HTS.sum(-1), torch.ones_like(weights_HTS[..., 0]))
 
@@ -26,27 +24,38 @@ def test_decoder(attention, position, monkeypatch):
     """By the kernel that never holds the weights."""
     monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
     net = alive(tiny(attention=part("attention", attention), position=part("position", position)))
+    calls = []
+    attend = model.attention.attend
+
+    def keep(q, k, v, *args, **options):
+        calls.append((v, attend(q, k, v, *args, **options)))
+        return calls[-1][1]
+
+    monkeypatch.setattr(model.attention, "attend", keep)
     outputs = []
     net.register_forward_hook(lambda module, inputs, logits: outputs.append(logits))
     text = tokens(1, 9)
     net(text)
     maps = attention_maps(net, {"tokens": text[0].tolist()})
     assert torch.equal(*outputs), "maps changed the logits"
-    assert [layer.name for layer in maps] == [f"stack.blocks.{i}.attention" for i in (0, 1)]
+    assert [*maps] == ["layer 1", "layer 2"]
     check_weights(maps)
-    assert all((layer.weights_HTS.triu(1) == 0).all() for layer in maps)
+    for weights_HTS, (v, y) in zip(maps.values(), calls[2:], strict=True):
+        values = v[0].float().repeat_interleave(len(weights_HTS) // v.shape[1], 0)
+        torch.testing.assert_close(weights_HTS @ values, y[0].float())
+    assert all((weights_HTS.triu(1) == 0).all() for weights_HTS in maps.values())
 
 
 def test_encoder_decoder():
     """The encoder's layers, then self-attention and cross-attention of each decoder layer."""
-    source = [1, 2, 3, 4, 5, 6, 7]
-    target = [3, 2, 1, 4, 5]
-    maps = attention_maps(alive(tiny("encoder_decoder")), {"source": source, "tokens": target})
-    expected = [(f"encoder.blocks.{i}.attention", source, source) for i in range(3)]
-    for i in range(2):
-        expected.append((f"decoder.blocks.{i}.attention", target, target))
-        expected.append((f"decoder.blocks.{i}.cross", target, source))
-    assert [(layer.name, layer.queries, layer.keys) for layer in maps] == expected
+    inputs = {"source": [1, 2, 3, 4, 5, 6, 7], "tokens": [3, 2, 1, 4, 5]}
+    maps = attention_maps(alive(tiny("encoder_decoder")), inputs)
+    expected = [(f"encoder layer {i}", (2, 7, 7)) for i in (1, 2, 3)]
+    for i in (1, 2):
+        expected.append((f"decoder layer {i}", (4, 5, 5)))
+        expected.append((f"decoder layer {i} cross", (4, 5, 7)))
+    shapes = [(name, tuple(weights_HTS.shape)) for name, weights_HTS in maps.items()]
+    assert sorted(shapes) == sorted(expected)
     check_weights(maps)
 
 

@@ -1,0 +1,100 @@
+"""The page of --explain has the numbers of sample.py --json and of the attention maps."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+
+from data.tokenizers.tokenizer import ByteTokenizer
+from model.attention_maps import attention_maps, draw_maps
+from model.checkpoint import load_run
+from model.explain import write_page
+from model.transformer import build_model
+from tests.parts import tiny
+from tests.test_sample import FAMILIES, home, limit, rows, run  # noqa: F401
+
+TOKENIZER = ByteTokenizer({"end": 256})
+
+
+def read(path):
+    text = path.read_text()
+    data = re.search(r'json" id="data">(.*?)</script>', text)[1]
+    assert "<" not in data, "no token may end the script"
+    page = json.loads(data)
+    for name, code in page["weights"].items():
+        page["weights"][name] = np.frombuffer(base64.b64decode(code), "<f2").astype("f4")
+    return page
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_numbers(name, rows, tmp_path):  # noqa: F811
+    """Those of gpt2 end with its context."""
+    path = tmp_path / "page.html"
+    [row] = rows("--prompt", "a [MASK]</", *limit(40, name), "--explain", f"{path}", name=name)
+    page = read(path)
+    inputs = {key: page[key] for key in ("source", "tokens") if key in page}
+    model = load_run(f"runs/{name}").model.float()
+    logits = model(**{key: torch.tensor([ids]) for key, ids in inputs.items()})[0]
+    ids, logprobs = map(torch.tensor, page["top"][-1])
+    for temperature, totals in page["totals"].items():
+        shares = (logprobs / float(temperature) - torch.tensor(totals)[:, None]).exp()
+        expected = (logits / float(temperature)).softmax(-1).topk(10)
+        torch.testing.assert_close(shares, expected.values, rtol=1e-3, atol=1e-5)
+    assert page["top"][0] != page["top"][-1]
+
+    answer = page["logprobs"]
+    if name == "bert":
+        place = page["tokens"].index(page["mask"])
+        answer = [logprobs[place, ids[place].tolist().index(row["ids"][0])].item()]
+    elif "source" not in page:
+        answer = answer[page["n_prompt"] - 1 :]
+    assert answer and answer == pytest.approx(row["logprobs"][: len(answer)], abs=1e-4)
+
+    for key, weights_HTS in attention_maps(model, inputs).items():
+        stored = torch.tensor(page["weights"][key]).view(weights_HTS.shape)
+        torch.testing.assert_close(stored, weights_HTS, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(stored.sum(-1), weights_HTS.sum(-1), rtol=0, atol=2e-3)
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+def test_in_a_browser(tmp_path):
+    """A page of layers that differ is small, and its script runs without an error."""
+    path = tmp_path / "page.html"
+    sizes = {"d_model": 48, "n_layers": 6, "n_heads": 6, "context_length": 64}
+    kinds = {"full": {}, "window": {"attention": {"sliding_window": 3}}}
+    net = build_model(tiny(**sizes, layers=[*kinds], layer_kinds=kinds), 257).eval()
+    write_page(path, net, TOKENIZER, {"tokens": [*b"</b>" * 15]}, [*b"\xe2\x98wx"])
+    assert path.stat().st_size < 1e6
+    weights = read(path)["weights"]["layer 2"].reshape(6, 64, 64)
+    assert not np.tril(weights, -3).any() and np.tril(weights, -2).any()
+
+    flags = "--headless --no-sandbox --virtual-time-budget=3000 --enable-logging=stderr --dump-dom"
+    command = ["chromium", *flags.split(), f"--user-data-dir={tmp_path}", path.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True)
+    assert "CONSOLE" not in shown.stderr
+    assert "\\xe2</button>" in shown.stdout and "&lt;</button>" in shown.stdout
+    assert shown.stdout.count('<td class="bar"><span') == 10
+
+
+@pytest.mark.parametrize(("size", "shown"), [(64, 64), (600, 300)])
+def test_labels_of_images_do_not_overlap(size, shown, monkeypatch):
+    drawn = Mock()
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: drawn(figure))
+    inputs = {"tokens": [97] * size}
+    maps = attention_maps(build_model(tiny(context_length=600), 257), inputs)
+    draw_maps(maps, inputs, TOKENIZER, None, layer=2, head=3)
+    [figure] = drawn.call_args.args
+    figure.draw_without_rendering()
+    axes, _ = figure.axes
+    assert axes.get_title() == "layer 2, head 3"
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert len(boxes) == shown
+    assert not any(map(type(boxes[0]).overlaps, boxes, boxes[1:]))
+    with pytest.raises(ValueError, match="too high: the last is layer 2, head 4"):
+        draw_maps(maps, inputs, TOKENIZER, None, layer=3)
