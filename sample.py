@@ -241,8 +241,7 @@ class Sampler:
             inputs = {"source": row.ids, "tokens": target[: self.model.context_length]}
         if options.attention_map:
             maps = attention_maps(self.model, inputs)
-            path = options.attention_map
-            draw_maps(maps, inputs, self.tokenizer, path, options.layer, options.head)
+            draw_maps(maps, inputs, self.tokenizer, options.attention_map)
         if options.explain:
             from model.explain import write_page
 

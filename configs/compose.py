@@ -44,9 +44,8 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     parser.exit_on_error = False
     parsed, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
-        setting = unknown[0].lstrip("-").replace("-", "_")
-        example = setting if "=" in setting else f"{setting}=..."
-        raise ValueError(f"unknown option {unknown[0]}; write a setting without dashes: {example}")
+        setting = unknown[0].lstrip("-")
+        raise ValueError(f"unknown option {unknown[0]}; a setting has no dashes: {setting}")
     flags = [argument for argument in arguments if argument not in parsed.overrides]
     return [*flags, *map(quote, parsed.overrides), *implied(parsed.overrides)]
 

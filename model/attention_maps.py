@@ -72,47 +72,28 @@ def token_labels(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
     return labels
 
 
-def draw_maps(
-    maps: dict[str, Tensor],
-    inputs: Inputs,
-    tokenizer: Any,
-    path: Path,
-    layer: int | None = None,
-    head: int | None = None,
-) -> None:
-    """Save the maps as an image; of one layer or head, if it is given: they are counted from 1."""
+def draw_maps(maps: dict[str, Tensor], inputs: Inputs, tokenizer: Any, path: Path) -> None:
+    """Save the maps as an image, which is larger the more tokens there are."""
     from matplotlib.figure import Figure
 
-    first = head or 1
-    rows = {
-        name: weights_HTS[first - 1 : head]
-        for name, weights_HTS in maps.items()
-        if not layer or f"layer {layer} " in f"{name} "
-    }
-    columns = max(map(len, rows.values()), default=0)
-    if columns == 0:
-        n_heads = max(map(len, maps.values()))
-        raise ValueError(
-            f"--layer or --head is too high: the last is {[*maps][-1]}, head {n_heads}"
-        )
-
-    longest = max(max(weights_HTS.shape) for weights_HTS in rows.values())
-    step = 1 + longest * max(len(rows), columns) // MAX_LABELS
+    columns = max(map(len, maps.values()))
+    longest = max(max(weights_HTS.shape) for weights_HTS in maps.values())
+    step = 1 + longest * max(len(maps), columns) // MAX_LABELS
     side = 1 + max(1.6, LABEL_INCHES * longest / step)
-    figure = Figure(figsize=(side * columns + 1, side * len(rows)), layout="constrained")
+    figure = Figure(figsize=(side * columns + 1, side * len(maps)), layout="constrained")
 
     def label(axis: Any, ids: list[int]) -> None:
         labels = token_labels(tokenizer, ids)
         shown = [f"{labels[i]:.20}" for i in ids[::step]]
         axis.set_ticks(range(0, len(ids), step), shown, fontsize=6, parse_math=False)
 
-    for row, (name, weights_HTS) in enumerate(rows.items()):
+    for row, (name, weights_HTS) in enumerate(maps.items()):
         queries = inputs["source" if name.startswith("encoder") else "tokens"]
         keys = inputs["source"] if name.endswith("cross") else queries
-        for number, weights_TS in enumerate(weights_HTS.numpy(), first):
-            axes = figure.add_subplot(len(rows), columns, row * columns + number - first + 1)
+        for head, weights_TS in enumerate(weights_HTS.numpy(), 1):
+            axes = figure.add_subplot(len(maps), columns, row * columns + head)
             image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-            axes.set_title(f"{name}, head {number}", fontsize=7)
+            axes.set_title(f"{name}, head {head}", fontsize=7)
             axes.set(xlabel="key", ylabel="query")
             label(axes.xaxis, keys)
             label(axes.yaxis, queries)
@@ -120,6 +101,6 @@ def draw_maps(
 
     figure.colorbar(image, ax=figure.axes, label="attention weight", fraction=0.02)
     if step > 1:
-        figure.suptitle(f"one token in {step} has a label; --layer and --head leave room for more")
+        figure.suptitle(f"one token in {step} has a label; the page of --explain has all")
     with warnings.catch_warnings(action="ignore"):  # of a character that the font lacks
         figure.savefig(path, dpi=110)

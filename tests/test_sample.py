@@ -330,12 +330,10 @@ WRONG = [
     ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),
     ("gpt2", "--prompt a --precision fp8", "precision is 'fp8'; choose one of"),
     ("gpt2", "--prompt a --num_samples 1", "unknown option --num_samples (did you mean --n?); see"),
-    ("gpt2", "--prompt a b", "'b' belongs to no option; each prompt needs its own --prompt"),
+    ("gpt2", "--prompt a b", "--prompt has no effect: 'b' is the prompt"),
     ("gpt2", "--prompt --json", "--prompt: expected one argument"),
     ("gpt2", "--prompt a --attention-map m.txt", "--attention-map ends in none of .png, .pdf"),
     ("gpt2", "--prompt a --explain no/a.html", "--explain is no/a.html; there is no folder no"),
-    ("gpt2", "--prompt a --layer 1", "--layer has no effect: it is for --attention-map"),
-    ("gpt2", "--prompt a --head 0 --attention-map a.png", "--head is 0; expected"),
 ]
 
 

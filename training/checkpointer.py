@@ -79,12 +79,10 @@ class Checkpointer:
         return {file: named for file, named in tensors.items() if named}
 
     def form_of(self, tensors: dict[str, checkpoint.Tensors]) -> list[Any]:
-        """The names of tensors, and the options and numbers of optimizers. One that makes state in a
-        step, or changes its options or numbers, could not be resumed."""
+        """The names of tensors and the options of optimizers. An optimizer of one's own that makes
+        state in a step, or changes its options, could not be resumed."""
         groups = groups_of(self.run.optimizers)
-        options: list[Any] = [{**group, "params": None, "lr": None} for group in groups]
-        for optimizer in self.run.optimizers:
-            options += [value for value in vars(optimizer).values() if type(value) in (int, float)]
+        options = [{**group, "params": None, "lr": None} for group in groups]
         # a frozen parameter is kept once, as it is before the first step
         frozen = [tensor._version for tensor in frozen_tensors(self.run.model).values()]
         return [*map(list, tensors.values()), *options, frozen]

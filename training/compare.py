@@ -106,8 +106,9 @@ def table(runs: list[RunEnd]) -> str:
     columns |= differing([group[0] for group in groups])
     for name, (title, form) in COLUMNS.items():
         columns[title] = [cell(values(group, name).values(), form) for group in groups]
-    title, _ = COLUMNS[field]
-    columns[f"{title} - best"] = [difference(group, groups[0], field) for group in groups]
+    columns[f"{COLUMNS[field][0]} - best"] = [
+        difference(group, groups[0], field) for group in groups
+    ]
     return markdown(columns)
 
 

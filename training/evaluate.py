@@ -45,8 +45,7 @@ OPTIONS = """
 
 def watch(batches: Iterable[Batch], total: float) -> Iterable[Batch]:
     """A progress bar, on a terminal."""
-    is_hidden = not sys.stdout.isatty()
-    return track(batches, "evaluating", total, transient=True, disable=is_hidden)
+    return track(batches, "evaluating", total, transient=True, disable=not sys.stdout.isatty())
 
 
 def load(place: str, which: str, overrides: list[str]) -> Run:

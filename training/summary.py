@@ -4,11 +4,9 @@ import gzip
 import json
 import lzma
 import shlex
-import sys
 from contextlib import suppress
 from pathlib import Path
 
-from configs.cli import print
 from data.corpus import Loaders
 from data.disk import atomic_write
 from data.store import TokenFile
@@ -55,7 +53,6 @@ def cached_baselines(data: Loaders) -> dict[str, float]:
     path = data.validation.part.folder / "baselines.json"
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())
-    print("compressing the same text with gzip and xz, to compare ...", file=sys.stderr)
     bits = baselines(data)
     with suppress(OSError):
         atomic_write(path, json.dumps(bits))
@@ -63,27 +60,15 @@ def cached_baselines(data: Loaders) -> dict[str, float]:
 
 
 def baselines(data: Loaders) -> dict[str, float]:
-    """{compressor: bits per byte of the validation text}; xz also knowing the training text."""
-    train = data.train.part
-    validation = data.validation.part
-    if train.n_bytes + validation.n_bytes > MAX_XZ_BYTES:
+    """{compressor: bits per byte of the validation text}"""
+    part = data.validation.part
+    if part.n_bytes > MAX_XZ_BYTES:
         return {}
-    known = text_of(train, data.tokenizer)
-    text = text_of(validation, data.tokenizer)
-    sizes = {
-        "gzip -9": len(gzip.compress(text)),
-        "xz -9": len(xz(text)),
-        "xz -9 that has read the training text": len(xz(known + text)) - len(xz(known)),
-    }
+    text = text_of(part, data.tokenizer)
+    sizes = {"gzip -9": len(gzip.compress(text)), "xz -9": len(lzma.compress(text, preset=9))}
     return {name: 8 * size / len(text) for name, size in sizes.items()}
 
 
 def text_of(part: TokenFile, tokenizer: Tokenizer) -> bytes:
     ordinary = part.tokens[part.tokens < tokenizer.n_ordinary]
     return tokenizer.decode_bytes(ordinary.tolist())
-
-
-def xz(text: bytes) -> bytes:
-    """xz -9, with a dictionary that holds the whole text."""
-    options = {"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": max(len(text), 4096)}
-    return lzma.compress(text, filters=[options])

@@ -44,8 +44,6 @@ OPTIONS = """
 --json                      JSON lines: prompt, text, ids, logprobs, finish_reason
 --embed NAME                mean or first: a vector for each text or line of stdin, by an encoder
 --attention-map PATH        save all attention weights as .png, .pdf or .svg
---layer N                   only of this layer, counted from 1
---head N                    only of this head, counted from 1
 --explain PATH              save an .html page of what the model predicts and attends to
 --debug                     show the traceback of an error
 """
@@ -98,8 +96,7 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     options, rest = make_parser().parse_known_args(args)
     if rest:
         options.prompt = only_prompts(rest, options)
-    for name in ("n", "layer", "head"):
-        check_value(f"--{name}", vars(options)[name], Count | None)
+    check_value("--n", options.n, Count)
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
     for name, suffixes in OUTPUTS.items():
@@ -109,8 +106,6 @@ def parse_options(args: list[str] | None = None) -> Namespace:
             raise ValueError(f"{flag} ends in none of {', '.join(suffixes)}")
         if path and not path.parent.is_dir():
             raise ValueError(f"{flag} is {path}; there is no folder {path.parent}")
-    if options.attention_map is None:
-        refuse("layer head", options, "it is for --attention-map")
     if options.chat:
         names = "slide special " + ("system" if options.json else "n")
         refuse(names, options, "--chat has a template and, with --json, all messages")
@@ -141,8 +136,7 @@ def only_prompts(rest: list[str], options: Namespace) -> list[str]:
             flag = argument.partition("=")[0].replace("_", "-")
             hint = did_you_mean(flag, [f"--{name.replace('_', '-')}" for name in vars(options)])
             raise ValueError(f"unknown option {argument}{hint}; see --help")
-    if options.prompt or options.source or options.file or options.interactive or options.chat:
-        raise ValueError(f"{rest[0]!r} belongs to no option; each prompt needs its own --prompt")
+    refuse("prompt source file interactive chat", options, f"{rest[0]!r} is the prompt")
     return rest
 
 

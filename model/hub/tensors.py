@@ -41,10 +41,6 @@ def columns(text: str, to_ours: Change = same, to_hf: Change = same) -> Table:
     return table
 
 
-def scaled(text: str, factor: float) -> Table:
-    return columns(text, lambda weight: weight * factor, lambda weight: weight / factor)
-
-
 def skip_rows(n: int, text: str) -> Table:
     """The first n rows in transformers are never used."""
     return columns(text, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))

@@ -32,7 +32,7 @@ CONFIG = [
     # words that are no settings
     ("train.steps", "cannot parse 'train.steps'; write group=option or key=value"),
     ("config/train_gpt2.py", "settings are not read from a Python file such as config/train_gpt2"),
-    ("--lr=3", "unknown option --lr=3; write a setting without dashes: lr=3"),
+    ("--lr=3", "unknown option --lr=3; a setting has no dashes: lr=3"),
     ("--cfg", "argument --cfg/-c: expected one argument"),
     (
         "wandb=offline",

@@ -1,4 +1,4 @@
-"""Llama with changes: Cohere, OLMo, Phi, SmolLM3, StableLM, StarCoder2; and, with a mixture of experts in
+"""Llama with changes: OLMo, Phi, SmolLM3, StableLM, StarCoder2; and, with a mixture of experts in
 every layer, Mixtral and Qwen3-MoE."""
 
 from typing import Any
@@ -7,17 +7,14 @@ import torch
 
 from model.hub.families.llama import DECODER, NAMES
 from model.hub.families.positions import (
-    QUERY_KEY,
     SIZE,
-    evens_first,
     read_rope,
-    reordered,
     split_layers,
     write_rope,
 )
 from model.hub.family import Keys
 from model.hub.spec import ACTIVATIONS, BASE, Spec, merge_layers
-from model.hub.tensors import QKV, Table, TensorRule, packed, scaled
+from model.hub.tensors import QKV, Table, TensorRule, packed
 
 STABLELM = DECODER.derive(
     "stablelm",
@@ -105,22 +102,6 @@ PHI3 = DECODER.derive(
     keys={"sliding_window": SIZE},
     names=NAMES,
     rules=phi3_rules,
-)
-
-
-def cohere_rules(spec: Spec, config: Any) -> Table:
-    """It rotates neighboring channels, and scales the logits; here the norm before them."""
-    heads = reordered(QUERY_KEY, evens_first(spec["attention.head_dim"]))
-    return heads | scaled("model.norm stack.final_norm", config.logit_scale)
-
-
-COHERE = DECODER.derive(
-    "cohere",
-    without="rms_norm_eps",
-    spec={"norm.kind": "layernorm", "block.kind": "parallel_shared"},
-    keys={"layer_norm_eps": "norm.eps"},
-    rules=cohere_rules,
-    write=lambda spec: {"logit_scale": 1.0},
 )
 
 

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from configs.errors import HubError
@@ -117,13 +116,8 @@ def write_ropes(spec: Spec) -> Keys:
     return keys | {"rope_parameters": dict(zip(keys["layer_types"], ropes, strict=True))}
 
 
-def evens_first(n: int) -> Tensor:
-    """The channels of a class that rotates 2i with 2i + 1, in our order."""
-    return torch.arange(n).unflatten(0, (-1, 2)).t().flatten()
-
-
-def reordered(text: str, order: Tensor, factor: float = 1.0) -> Table:
-    """Columns of tensors whose heads have their rows in this order, and scaled."""
+def reordered(text: str, order: Tensor) -> Table:
+    """Columns of tensors whose heads have their rows in this order."""
 
     def reorder(rows: Tensor, order: Tensor) -> Tensor:
         heads = rows.unflatten(0, (-1, len(order)))
@@ -131,6 +125,6 @@ def reordered(text: str, order: Tensor, factor: float = 1.0) -> Table:
 
     return columns(
         text,
-        lambda rows: reorder(rows, order) * factor,
-        lambda rows: reorder(rows, order.argsort()) * (1 / factor),
+        lambda rows: reorder(rows, order),
+        lambda rows: reorder(rows, order.argsort()),
     )

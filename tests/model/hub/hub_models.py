@@ -130,7 +130,6 @@ MODELS = {
     | OTHER
     | {"sliding_window": 5, "norm_epsilon": 1e-4, "residual_dropout": 0.1},
     "olmo": GROUPED | OTHER | {"attention_bias": True},
-    "cohere": GROUPED | LAYERNORM | {"logit_scale": 0.3, "attention_bias": True},
     "opt": OPT,
     "gpt_neox": SIZES | {"rotary_pct": 0.75, "rotary_emb_base": 500, "layer_norm_eps": 1e-3},
     "phi": GROUPED | {"partial_rotary_factor": 0.75, "rope_theta": 500.0, "qk_layernorm": True},

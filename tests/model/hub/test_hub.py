@@ -398,8 +398,8 @@ def test_a_folder_needs_transformers(saved, monkeypatch):
 
 def test_half_precision_becomes_float32(tmp_path):
     """Before a family's table changes any value."""
-    folder = save(build_hf("cohere").to(torch.bfloat16), tmp_path / "half")
-    hf_model = hf.CohereForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    folder = save(build_hf("gemma").to(torch.bfloat16), tmp_path / "half")
+    hf_model = hf.GemmaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert_equal_logits(load(folder), hf_model.eval())
 
 
