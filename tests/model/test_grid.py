@@ -111,7 +111,7 @@ def check(config):
 
     reach = LENGTH if window is None else config.n_layers * (window - 1)
     depends_exactly_on(net.embedding, hidden, behind=reach, ahead=0)
-    cached_is_full(hidden, net.new_caches, [[1] * LENGTH, [3, 1, 2, 1], [LENGTH]])
+    cached_is_full(hidden, net.new_caches)
     rows_are_independent(hidden, net.new_caches)
     if LOADED and net.kind == "decoder":  # what differs in training, or is computed in chunks
         depends_exactly_on(net.embedding, net.train().hidden, behind=reach, ahead=0)
@@ -145,7 +145,7 @@ def depends_exactly_on(embedding, hidden, *, behind, ahead):
 
 
 @torch.no_grad()
-def cached_is_full(hidden, new_caches, ways):
+def cached_is_full(hidden, new_caches, ways=([1] * LENGTH, [3, 1, 2, 1], [LENGTH])):
     length = sum(ways[0])
     text = tokens(1, length)
     full = hidden(text)
