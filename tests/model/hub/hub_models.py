@@ -2,27 +2,17 @@
 
 import json
 from copy import deepcopy
+from functools import partial
 
 import torch
 import transformers as hf
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
+from tests.data.test_huggingface import train_hf_bpe
 
-
-def byte_pairs():
-    """A byte-level BPE tokenizer with two special tokens."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(["the cat in the hat, that other cat's hat"] * 20, trainer)
-    tokenizer.add_special_tokens(["<eos>", "<pad>"])
-    return tokenizer
-
-
+# a byte-level BPE tokenizer with two special tokens, <eos> and <pad>
+byte_pairs = partial(train_hf_bpe, vocab_size=290)
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
 AUTO = {
