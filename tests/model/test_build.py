@@ -70,8 +70,6 @@ def test_the_encoder_can_have_other_sizes():
     assert (len(net.encoder.blocks), len(net.decoder.blocks)) == (3, 2)
     assert net.encoder.blocks[0].attention.n_heads == 5
     assert net.encode(tokens(1, 6)).shape == (1, 6, 40)
-    assert net.decoder.blocks[0].cross.key.weight.shape == (32, 40)
-    assert net(tokens(1, 6), tokens(1, 4)).shape == (1, 4, 23)
 
 
 def test_tied_weights_stay_tied():

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 import transformers as hf
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
@@ -13,6 +14,16 @@ from tests.data.test_huggingface import train_hf_bpe
 
 # a byte-level BPE tokenizer with two special tokens, <eos> and <pad>
 byte_pairs = partial(train_hf_bpe, vocab_size=290)
+
+
+def unigrams(words, unk=0, scheme="always"):
+    """A tokenizer whose words begin with their space."""
+    tokenizer = Tokenizer(models.Unigram([(word, -2.0) for word in words], unk_id=unk))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    return tokenizer
+
+
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
 AUTO = {
