@@ -19,7 +19,7 @@ from model.hub.__main__ import main as hub
 from tests.model.helpers import randn
 from tests.model.hub.hub_models import build_hf, save
 from tests.parts import alive, part, thin, tiny, tokens
-from tests.training.runs import newest
+from tests.training.runs import newest, tensors
 
 LORA = part("adapt", "lora")
 LORA_OF_HF = ["adapt=lora", "init_from=hf", "name=tuned", "train.steps=2", "optimizer.lr=0.1"]
@@ -63,24 +63,20 @@ def tune(run, start):
     return tune
 
 
-def files(run):
-    return {path.name: path.read_bytes() for path in newest(run).glob("*.safetensors")}
-
-
 @pytest.mark.parametrize("kind", thin(KINDS, KINDS[:1]))
 def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind):
     assert " trained\n" in tune("full", *kind.split()).out
     tune("part", *kind.split(), "train.steps=2")
     start("name=part", "resume=true", "train.steps=4")
-    assert files("runs/part") == files("runs/full")
+    assert tensors("runs/part") == tensors("runs/full")
 
     names = load_file(newest("runs/full") / "model.safetensors").keys()
     ends = ("down", "up") if "lora" in kind else ("weight", "bias")
     starts = "stack.blocks." if "lora" in kind else ("stack.blocks.1.", "stack.final_norm.")
     assert names and all(name.startswith(starts) and name.endswith(ends) for name in names)
-    for file in files("runs/full"):
-        tensors = load_file(newest("runs/full") / file)
-        assert all(key.startswith(tuple(names)) for key in tensors)
+    for file in tensors("runs/full"):
+        keys = load_file(newest("runs/full") / file)
+        assert all(key.startswith(tuple(names)) for key in keys)
 
     before = load_run("runs/base").model.state_dict()
     after = load_run("runs/full", merge=False).model.state_dict()
@@ -103,7 +99,7 @@ def test_a_run_holds_all_it_needs(tune, start, kind):
     after = load_run("runs/two").model.state_dict()
     assert all(torch.equal(before["two"][name], after[name]) for name in after)
     start("name=two", "resume=true", "train.steps=6")
-    assert files("runs/two") == files("runs/full")
+    assert tensors("runs/two") == tensors("runs/full")
 
 
 def frozen(name):

@@ -35,7 +35,7 @@ from data.tokenizers.train import bytes_to_unicode
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run
-from tests.data.corpora import chunks_of, source
+from tests.data.corpora import chunks_of, source, write_rows
 from tests.model.hub.hub_models import edit_config
 from tests.model.hub.test_hub_tokenizer import hf_folder
 from tests.training.runs import read_lines
@@ -67,7 +67,7 @@ CHAT = ["data=chat", "data.path=c.jsonl"]
 
 
 def write(rows):
-    Path("c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows("c.jsonl", rows)
 
 
 @pytest.fixture
