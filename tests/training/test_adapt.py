@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -181,6 +183,7 @@ def export(folder, *flags, code=0):
 ADAPTED = [("gpt2, scores scaled by layer", 32), ("llama, one key for all, tied", 8)]
 
 
+@pytest.mark.filterwarnings("ignore")  # of libraries that use each other
 @pytest.mark.parametrize(("name", "rank"), ADAPTED)
 def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start):
     """Of GPT-2, matrices are transposed, and three adapters are one."""
@@ -199,21 +202,13 @@ def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start):
         assert len(down) == peft["rank_pattern"][module] == peft["alpha_pattern"][module]
         added = (up @ down).T if peft["fan_in_fan_out"] else up @ down
         model.get_submodule(module).weight.data += added
+    read = [model]
+    if find_spec("peft"):
+        plain = hf.AutoModelForCausalLM.from_pretrained(base)
+        read.append(import_module("peft").PeftModel.from_pretrained(plain, "adapter").eval())
     with torch.no_grad():
-        torch.testing.assert_close(model(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore")  # of libraries that use each other
-def test_peft_reads_adapters(start):
-    library = pytest.importorskip("peft")
-    model = build_hf("gpt2")
-    save(model, Path("hf"))
-    start(*LORA_OF_HF)
-    export("adapter", "--adapter")
-    adapted = library.PeftModel.from_pretrained(model, "adapter").eval()
-    net, inputs = load_run("runs/tuned").model, torch.arange(40)[None]
-    with torch.no_grad():
-        torch.testing.assert_close(adapted(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
+        for model in read:
+            torch.testing.assert_close(model(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
 
 
 def test_maps_that_are_one_in_transformers_need_adapters_alike(start, capsys):
