@@ -15,33 +15,17 @@ from statistics import median
 
 import torch
 
-from configs.compose import compose
 from model.generate.decode import generate
-from model.hub.convert import first_match, to_transformers
-from model.hub.spec import spec_from_config
 from model.inference import prepare
 from model.precision import DTYPES
-from model.transformer import build_model
 from tests.benchmarks._turns import in_process, ratios, spread, take_turns
-from tests.benchmarks.step import model_sizes
+from tests.benchmarks.step import both_models
 
 SIZES = {  # layers, heads, width, context length, vocabulary
     "10m": (6, 6, 384, 256, 65),
     "124m": (12, 12, 768, 1024, 50257),
 }
 PROMPT = 16
-
-
-def build_both(size):
-    """Our GPT-2 and that of transformers, with the same weights."""
-    *sizes, vocab_size = SIZES[size]
-    config = compose(["model=gpt2", "model.dropout=0", *model_sizes(*sizes)]).model
-    model = build_model(config, vocab_size).eval()
-    ids = {"vocab_size": vocab_size, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    match = first_match(spec_from_config(config, model), ids, "gpt2")
-    hf_model = to_transformers(model, match)
-    hf_model.generation_config.eos_token_id = None  # every text has the full length
-    return model, hf_model
 
 
 def decode(model, prompts, new):
@@ -62,7 +46,8 @@ def decode_hf(model, prompts, new):
 
 def measure(size, dtype, batch, new, side):
     """(ids, seconds) of one side."""
-    ours, theirs = build_both(size)
+    ours, theirs = (model.eval() for model in both_models(*SIZES[size]))
+    theirs.generation_config.eos_token_id = None  # every text has the full length
     if side == "ours":
         model = ours.to(DTYPES[dtype])
         prepare(model)

@@ -119,23 +119,22 @@ class Plain(nn.Module):
         return F.linear(self.norm(x), self.table.weight)
 
 
-def hf_model(n_layers, n_heads, width, length, vocab_size):
-    import transformers as hf
+def both_models(n_layers, n_heads, width, length, vocab_size):
+    """Our GPT-2 and that of transformers, with the same weights."""
+    from model.hub.convert import first_match, to_transformers
+    from model.hub.spec import spec_from_config
 
-    config = hf.GPT2Config(
-        n_layer=n_layers,
-        n_head=n_heads,
-        n_embd=width,
-        n_positions=length,
-        vocab_size=vocab_size,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=None,
-        eos_token_id=None,
-        use_cache=False,
-    )
-    return hf.GPT2LMHeadModel(config)
+    config = compose([*GPT2, *model_sizes(n_layers, n_heads, width, length)]).model
+    model = build_model(config, vocab_size)
+    ids = {"vocab_size": vocab_size, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    match = first_match(spec_from_config(config, model), ids, "gpt2")
+    return model, to_transformers(model, match)
+
+
+def hf_model(*sizes):
+    _, model = both_models(*sizes)
+    model.config.use_cache = False
+    return model.train()
 
 
 def litgpt_model(n_layers, n_heads, width, length, vocab_size):

@@ -10,7 +10,8 @@ from data.loader import TokenLoader
 from data.mix import SOURCES, Mix
 from data.objectives import OBJECTIVES
 from data.pairs import PairLoader
-from data.prepare import prepare
+from data.prepare import prepare, split_chunks
+from data.splits import hold_out
 from data.tokenizers.train import TOKENIZERS
 from tests.parts import part
 
@@ -33,6 +34,10 @@ def objective(name, context_length=16, architecture="decoder", **changes):
 
 def corpus(source, tokenizer="byte", specials=SPECIALS):
     return prepare(source, trainer(tokenizer), specials)
+
+
+def chunks_of(source):
+    return list(split_chunks(source, [], hold_out([source])))
 
 
 def text_corpus(text, tokenizer="byte", **changes):

@@ -13,10 +13,8 @@ import pytest
 from configs.errors import DataError
 from configs.parts import LOADED
 from data import prepare, readers, store
-from data.prepare import split_chunks
-from data.splits import hold_out
 from data.store import TRAIN, VALIDATION
-from tests.data.corpora import SPECIALS, corpus, source, text_corpus, trainer, write_rows
+from tests.data.corpora import SPECIALS, chunks_of, corpus, source, text_corpus, trainer, write_rows
 from tests.parts import ROOT
 
 TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
@@ -31,8 +29,7 @@ def lines(rows, val_fraction):
 def split_lines(rows, val_fraction=0.2):
     """{split: its lines}"""
     splits = {TRAIN: [], VALIDATION: []}
-    found = lines(rows, val_fraction)
-    for chunk in split_chunks(found, [], hold_out([found])):
+    for chunk in chunks_of(lines(rows, val_fraction)):
         splits[chunk.split] += chunk.texts
     return splits
 
@@ -56,8 +53,7 @@ def test_of_few_documents_one_is_for_validation(n):
 def test_the_tail_of_a_single_document_is_for_validation():
     text = "é" * 999 + "東"
     Path("t.txt").write_text(text)
-    found = source("text", path="t.txt", val_fraction=0.1)
-    chunks = list(split_chunks(found, [], hold_out([found])))
+    chunks = chunks_of(source("text", path="t.txt", val_fraction=0.1))
     assert [chunk[:3] for chunk in chunks] == [
         (TRAIN, [text[:900]], True),
         (VALIDATION, [text[900:]], True),

@@ -13,11 +13,9 @@ import pytest
 
 from configs.errors import DataError
 from data import readers
-from data.prepare import split_chunks
 from data.readers import read_lines, rechunk, stdlib_files
-from data.splits import hold_out
 from data.store import TRAIN, VALIDATION
-from tests.data.corpora import source, write_rows
+from tests.data.corpora import chunks_of, source, write_rows
 
 
 def read(found):
@@ -179,8 +177,7 @@ def test_a_list_of_files_and_files_for_validation(tmp_path):
 
     def splits(path, val_path):
         found = text(path, val_path=val_path)
-        chunks = split_chunks(found, [], hold_out([found]))
-        return [(chunk.split, *chunk.texts) for chunk in chunks]
+        return [(chunk.split, *chunk.texts) for chunk in chunks_of(found)]
 
     other = [f"../{tmp_path.name}/b.txt", "d.txt"]
     train = [(TRAIN, "a"), (TRAIN, "c")]

@@ -11,7 +11,6 @@ from model.attention import ATTENTIONS, MultiHeadAttention
 from model.transformer import build_model
 from tests.model.generate.test_decode import HOT, PROMPTS, collect, generate, lively, uncached
 from tests.model.generate.test_replay import graphs, replayed  # noqa: F401
-from tests.model.test_grid import cached_is_full, rows_are_independent
 from tests.parts import alive, part, tiny, tokens
 
 KINDS = {
@@ -39,13 +38,6 @@ def settings(pattern, **changes):
 
 def net_of(pattern, kind="decoder", **changes):
     return alive(tiny(kind, **settings(pattern, **changes)))
-
-
-@patterns
-def test_the_cache_changes_nothing(pattern):
-    net = net_of(pattern)
-    cached_is_full(net.hidden, net.new_caches)
-    rows_are_independent(net.hidden, net.new_caches)
 
 
 @patterns

@@ -2,15 +2,13 @@
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from configs.compose import compose
 from model.feedforward import ACTIVATIONS
 from model.moe import MixtureOfExperts
 from model.transformer import build_model
 from model.weights import count_parameters
-from tests.model.helpers import assert_same, randn, randomize
+from tests.model.helpers import Calls, assert_same, randn, randomize
 from tests.parts import part, tiny
 from tests.training.test_cost import FP32
 from training.cost import count
@@ -93,39 +91,21 @@ def test_the_plan_counts_what_is_active():
     assert routed.flops - plain.flops == 6 * 128 * router
 
 
-class Reads(TorchFunctionMode):
-    """Counts what brings values to the host, which waits for a GPU."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        self.count += function in (torch.Tensor.tolist, torch.Tensor.item)
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("options", [{}, {"expert": GATED}])
 def test_the_sizes_of_the_groups_are_read_once_a_layer(options):
+    """Which brings values to the host, and waits for a GPU."""
     net = make_moe(**options)
-    with Reads() as reads:
+    with Calls() as calls:
         net(randn(2, 9, 6))
-    assert reads.count == 1
+    assert sum(name in ("tolist", "item") for name, _ in calls.made) == 1
 
 
 def test_the_squared_relu_keeps_the_dtype_of_matmuls():
     """Autocast computes powers in float32 on a GPU, and experts would lose their grouped matmul."""
     up = randn(3, 8).requires_grad_()
-    names = set()
-
-    class Operators(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            names.add(function.overloadpacket.__name__)
-            return function(*args, **(kwargs or {}))
-
-    with Operators():
+    with Calls() as calls:
         squared = ACTIVATIONS["relu2"](up)
-    assert not {name for name in names if "pow" in name or "square" in name}
+    assert not [name for name, _ in calls.made if "pow" in name or "square" in name]
     expected = up.relu().square()
     assert torch.equal(squared, expected)
     [gradient] = torch.autograd.grad(squared.sum(), up)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from model.position import Rope, Sinusoidal, inv_frequencies
@@ -63,13 +62,9 @@ def test_sinusoidal_equals_its_formula():
         assert x[0, pos].tolist() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("n_heads", [1, 4, 6, 8, 12, 25])
-def test_alibi_equals_bloom(n_heads):
-    """Which multiplies the slopes by the positions of the keys."""
-    expected = build_alibi_tensor(torch.ones(1, 12), n_heads, torch.float32)[:, 0]
-    bias = Alibi(n_heads).bias(POS[:, -1:], POS)[0, :, 0]
-    torch.testing.assert_close(bias - bias[:, :1], expected, rtol=1e-5, atol=1e-6)
-    square = Alibi(n_heads).bias(POS, POS)
+def test_alibi_is_symmetric():
+    """(It is compared with Bloom's in hub/.)"""
+    square = Alibi(6).bias(POS, POS)
     assert torch.equal(square, square.mT)
 
 

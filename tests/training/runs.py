@@ -60,15 +60,19 @@ def weights(folder):
     return (newest(folder) / "model.safetensors").read_bytes()
 
 
+def tensors(folder):
+    """Of the newest checkpoint: {name: the bytes of the file}."""
+    return {path.name: path.read_bytes() for path in newest(folder).glob("*.safetensors")}
+
+
 def content(folder):
     """What a run comes to, without what the clock decides."""
     folder = Path(folder)
-    place = newest(folder)
-    state = json.loads((place / "state.json").read_text())
+    state = json.loads((newest(folder) / "state.json").read_text())
     logged = read_lines(folder / "metrics.jsonl")
     samples = folder / "samples.jsonl"
     return {
-        "tensors": {path.name: path.read_bytes() for path in place.glob("*.safetensors")},
+        "tensors": tensors(folder),
         "state": {name: value for name, value in state.items() if name not in TIMES},
         "rows": [{k: v for k, v in row.items() if k not in TIMES} for row in logged],
         "samples": samples.read_bytes() if samples.exists() else b"",

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +21,7 @@ from model.hub.__main__ import main as hub
 from tests.model.helpers import randn
 from tests.model.hub.hub_models import build_hf, save
 from tests.parts import alive, part, thin, tiny, tokens
-from tests.training.runs import newest
+from tests.training.runs import newest, tensors
 
 LORA = part("adapt", "lora")
 LORA_OF_HF = ["adapt=lora", "init_from=hf", "name=tuned", "train.steps=2", "optimizer.lr=0.1"]
@@ -63,24 +65,20 @@ def tune(run, start):
     return tune
 
 
-def files(run):
-    return {path.name: path.read_bytes() for path in newest(run).glob("*.safetensors")}
-
-
 @pytest.mark.parametrize("kind", thin(KINDS, KINDS[:1]))
 def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind):
     assert " trained\n" in tune("full", *kind.split()).out
     tune("part", *kind.split(), "train.steps=2")
     start("name=part", "resume=true", "train.steps=4")
-    assert files("runs/part") == files("runs/full")
+    assert tensors("runs/part") == tensors("runs/full")
 
     names = load_file(newest("runs/full") / "model.safetensors").keys()
     ends = ("down", "up") if "lora" in kind else ("weight", "bias")
     starts = "stack.blocks." if "lora" in kind else ("stack.blocks.1.", "stack.final_norm.")
     assert names and all(name.startswith(starts) and name.endswith(ends) for name in names)
-    for file in files("runs/full"):
-        tensors = load_file(newest("runs/full") / file)
-        assert all(key.startswith(tuple(names)) for key in tensors)
+    for file in tensors("runs/full"):
+        keys = load_file(newest("runs/full") / file)
+        assert all(key.startswith(tuple(names)) for key in keys)
 
     before = load_run("runs/base").model.state_dict()
     after = load_run("runs/full", merge=False).model.state_dict()
@@ -103,7 +101,7 @@ def test_a_run_holds_all_it_needs(tune, start, kind):
     after = load_run("runs/two").model.state_dict()
     assert all(torch.equal(before["two"][name], after[name]) for name in after)
     start("name=two", "resume=true", "train.steps=6")
-    assert files("runs/two") == files("runs/full")
+    assert tensors("runs/two") == tensors("runs/full")
 
 
 def frozen(name):
@@ -185,6 +183,7 @@ def export(folder, *flags, code=0):
 ADAPTED = [("gpt2, scores scaled by layer", 32), ("llama, one key for all, tied", 8)]
 
 
+@pytest.mark.filterwarnings("ignore")  # of libraries that use each other
 @pytest.mark.parametrize(("name", "rank"), ADAPTED)
 def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start):
     """Of GPT-2, matrices are transposed, and three adapters are one."""
@@ -203,21 +202,13 @@ def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start):
         assert len(down) == peft["rank_pattern"][module] == peft["alpha_pattern"][module]
         added = (up @ down).T if peft["fan_in_fan_out"] else up @ down
         model.get_submodule(module).weight.data += added
+    read = [model]
+    if find_spec("peft"):
+        plain = hf.AutoModelForCausalLM.from_pretrained(base)
+        read.append(import_module("peft").PeftModel.from_pretrained(plain, "adapter").eval())
     with torch.no_grad():
-        torch.testing.assert_close(model(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore")  # of libraries that use each other
-def test_peft_reads_adapters(start):
-    library = pytest.importorskip("peft")
-    model = build_hf("gpt2")
-    save(model, Path("hf"))
-    start(*LORA_OF_HF)
-    export("adapter", "--adapter")
-    adapted = library.PeftModel.from_pretrained(model, "adapter").eval()
-    net, inputs = load_run("runs/tuned").model, torch.arange(40)[None]
-    with torch.no_grad():
-        torch.testing.assert_close(adapted(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
+        for model in read:
+            torch.testing.assert_close(model(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
 
 
 def test_maps_that_are_one_in_transformers_need_adapters_alike(start, capsys):

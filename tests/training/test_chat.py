@@ -21,9 +21,7 @@ from configs.schema import IGNORE_INDEX
 from data.__main__ import main as preview
 from data.chat import ChatTemplate, fit_to_chat, to_messages
 from data.corpus import load_data
-from data.prepare import split_chunks
 from data.sources.tables import read_turns
-from data.splits import hold_out
 from data.store import VALIDATION
 from data.tokenizers.imported import HubTokenizer
 from data.tokenizers.tokenizer import (
@@ -37,7 +35,7 @@ from data.tokenizers.train import bytes_to_unicode
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run
-from tests.data.corpora import source
+from tests.data.corpora import chunks_of, source, write_rows
 from tests.model.hub.hub_models import edit_config
 from tests.model.hub.test_hub_tokenizer import hf_folder
 from tests.training.runs import read_lines
@@ -69,7 +67,7 @@ CHAT = ["data=chat", "data.path=c.jsonl"]
 
 
 def write(rows):
-    Path("c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows("c.jsonl", rows)
 
 
 @pytest.fixture
@@ -230,9 +228,8 @@ BAD = [
 @pytest.mark.parametrize(("row", "reason"), BAD)
 def test_bad_rows(room, row, reason):
     write([*ROWS[:2], row, *ROWS[2:]])
-    found = source("chat", path="c.jsonl")
     with pytest.raises(DataError, match=re.escape(reason)):
-        list(split_chunks(found, [], hold_out([found])))
+        chunks_of(source("chat", path="c.jsonl"))
 
 
 def test_the_preview_marks_what_is_trained_on(room, capsys):
@@ -306,7 +303,7 @@ def test_the_date_of_a_run_is_that_of_its_start(folder, room, monkeypatch):
 def test_conversations_that_begin_alike_are_in_both_splits(room):
     write([row_of("system", "s", "user", f"{i}", "assistant", f"{i}") for i in range(40)])
     found = source("chat", path="c.jsonl", val_fraction=0.5)
-    splits = [chunk.split for chunk in split_chunks(found, [], hold_out([found]))]
+    splits = [chunk.split for chunk in chunks_of(found)]
     assert 9 < splits.count(VALIDATION) < 31
 
 

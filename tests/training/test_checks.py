@@ -70,22 +70,23 @@ def test_an_objective_with_a_model(start, monkeypatch):
     assert f"error: objective.maps {NO_PART}" in start(code=2).err
 
 
-def test_an_objective_that_counts(start, monkeypatch):
+def counts(objective, rows):
+    objective.calls = getattr(objective, "calls", 0) + 1
+    return rows
+
+
+GENERATOR = np.random.default_rng(0)
+
+
+def draws(objective, rows):
+    return GENERATOR.permuted(rows)
+
+
+@pytest.mark.parametrize("change", [counts, draws])
+def test_an_objective_that_changes(start, monkeypatch, change):
     batch = NextToken.batch
-
-    def counted(objective, *inputs):
-        objective.calls = getattr(objective, "calls", 0) + 1
-        return batch(objective, *inputs)
-
-    monkeypatch.setattr(NextToken, "batch", counted)
-    assert "NextToken changes when it makes a batch" in start(code=2).err
-
-
-def test_an_objective_with_a_generator(start, monkeypatch):
-    batch = NextToken.batch
-    generator = np.random.default_rng(0)
     monkeypatch.setattr(
-        NextToken, "batch", lambda self, rows, *rest: batch(self, generator.permuted(rows), *rest)
+        NextToken, "batch", lambda self, rows, *rest: batch(self, change(self, rows), *rest)
     )
     assert "NextToken changes when it makes a batch" in start(code=2).err
 

@@ -16,14 +16,13 @@ from data.corpus import load_data
 from data.tokenizers.tokenizer import Tokenizer
 from model.hub.__main__ import export_run
 from model.pretrained import init_tokenizer
+from tests.data.corpora import write_rows
 from tests.model.hub.hub_models import END, build_hf, byte_pairs, save
 from tests.parts import thin
 from tests.training.runs import TEXT, read_lines
 from training.evaluate import main
 
-PAIRS = "".join(
-    json.dumps({"source": f"what is {i}", "target": f"{i} is it"}) + "\n" for i in range(90)
-)
+PAIRS = [{"source": f"what is {i}", "target": f"{i} is it"} for i in range(90)]
 TABLE = ["data=pairs", "data.path=pairs.jsonl"]
 PAIR = [*TABLE, "model=bart"]
 BOOK = ["data=text", "data.path=book.txt"]
@@ -33,7 +32,7 @@ LOGGED = {"tokens", "seconds", "full"}
 @pytest.fixture
 def command(room, capsys):
     """command(main, *arguments) -> what it prints, or its one line of error"""
-    Path("pairs.jsonl").write_text(PAIRS)
+    write_rows("pairs.jsonl", PAIRS)
 
     def command(main, *arguments):
         capsys.readouterr()

@@ -100,9 +100,7 @@ def figures(name):
 
 
 def saved(name):
-    """The tensors of weights and optimizer in the newest checkpoint of a run, as bytes."""
-    checkpoint = runs.newest(Path("runs", name))
-    return {path.name: path.read_bytes() for path in checkpoint.glob("*.safetensors")}
+    return runs.tensors(Path("runs", name))
 
 
 def release():

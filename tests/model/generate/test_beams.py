@@ -1,12 +1,11 @@
-"""Beam search: with enough beams it is exhaustive, with one it is greedy."""
+"""Beam search: with enough beams it is exhaustive. (With few, it is compared with transformers in
+test_logits_processor.py; past the context, in test_grid_in_use.py.)"""
 
 import pytest
 import torch
 
 from model.generate.beams import beam_search
-from model.generate.decode import generate
-from tests.model.generate.test_decode import SOURCES, collect, lively
-from tests.parts import alive, names, part, tiny
+from tests.parts import alive, part, tiny
 
 SMALL = 6  # size of a vocabulary that can be enumerated
 END = 5
@@ -47,16 +46,6 @@ def test_wide_beams_find_the_best(position, ends):
             ids, logprobs = search(net, source, beams=SMALL**3, **limits)  # enough for every prefix
             assert ids == expected_ids
             assert logprobs == pytest.approx(expected_logprobs, abs=1e-10)
-
-
-@pytest.mark.parametrize("position", names("position"))
-def test_one_beam_is_greedy(position):
-    """Past the context, too."""
-    net = lively("encoder_decoder", position=part("position", position))
-    for source in SOURCES:
-        limits = {"max_new_tokens": 20, "stop": [3]}
-        [greedy] = collect(generate(net, [[1]], sources=[source], **limits))
-        assert search(net, source, beams=1, length_penalty=0.0, **limits)[0] == greedy
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_the_maps_of_a_prepared_model_are_merged_and_packed(kind, attention, n_m
     net = alive(tiny(kind, **parts))
     prepare(net.float())
     merged = {id(module.whole) for module in net.modules() if type(module) is Part}
-    assert len(merged) == len(blocks_of(net)) * (1 if attention == "mla" else 2)
+    assert len(merged) == len(blocks_of(net)) * n_merged
     assert not any(type(module) is nn.Linear for module in net.modules())
 
 

@@ -9,14 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from configs.compose import compose
 from model.cuda import can_replay
 from model.generate import decode as decode_module
 from model.generate.decode import decode
 from model.generate.logits_processor import NO_RULES, LogitsProcessor
-from model.generate.sampling import GREEDY
-from tests.model.generate.test_decode import HOT, PROMPTS, SOURCES, lively
-from tests.parts import TYPICAL, alive, names, thin
+from tests.model.generate.test_decode import PROMPTS, lively
 
 aten = torch.ops.aten
 
@@ -87,21 +84,9 @@ def replayed(graphs, monkeypatch):
     return replayed
 
 
-CASES = [(1, GREEDY), (3, HOT)]
-
-
-@pytest.mark.parametrize(("n", "sampling"), CASES, ids=["one, greedy", "unequal, hot"])
-@pytest.mark.parametrize("name", thin(names("model"), TYPICAL[::2]))
-def test_presets(name, n, sampling, replayed):
-    """Also past the context."""
-    small = ["size=tiny", "model.context_length=16", "model.dropout=0"]
-    model = alive(compose([f"model={name}", *small]).model)
-    if model.kind == "encoder":
-        pytest.skip("an encoder generates no text")
-    options = {"sampling": sampling, "max_new_tokens": 24}
-    if model.kind == "encoder_decoder":
-        options["sources"] = SOURCES[:n]
-    replayed(model, PROMPTS[:n], **options)
+def test_one_greedy_row(replayed):
+    """Past the context. (Every part is in test_grid_in_use.py, with rows of unequal length.)"""
+    replayed(lively(), PROMPTS[:1], max_new_tokens=24)
 
 
 def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):

@@ -2,24 +2,25 @@
 
 import json
 from copy import deepcopy
+from functools import partial
 
 import torch
 import transformers as hf
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
+from tests.data.test_huggingface import train_hf_bpe
+
+# a byte-level BPE tokenizer with two special tokens, <eos> and <pad>
+byte_pairs = partial(train_hf_bpe, vocab_size=290)
 
 
-def byte_pairs():
-    """A byte-level BPE tokenizer with two special tokens."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(["the cat in the hat, that other cat's hat"] * 20, trainer)
-    tokenizer.add_special_tokens(["<eos>", "<pad>"])
+def unigrams(words, unk=0, scheme="always"):
+    """A tokenizer whose words begin with their space."""
+    tokenizer = Tokenizer(models.Unigram([(word, -2.0) for word in words], unk_id=unk))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
     return tokenizer
 
 

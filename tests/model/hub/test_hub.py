@@ -89,9 +89,6 @@ def assert_equal_padded_logits(model, hf_model):
     assert (actual - expected).abs().max() <= 5e-5
 
 
-FINETUNED = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("name", thin(MODELS, ONE_EACH.values()))
 def test_import_and_export_keep_logits(name, saved, tmp_path):

@@ -27,7 +27,14 @@ from model.hub.__main__ import export_run, import_run
 from model.hub.convert import export, load_hf
 from model.hub.tokenizer import NO_CLASS
 from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, train_hf_bpe
-from tests.model.hub.hub_models import build_hf, byte_pairs, edit_config, save, there_and_back
+from tests.model.hub.hub_models import (
+    build_hf,
+    byte_pairs,
+    edit_config,
+    save,
+    there_and_back,
+    unigrams,
+)
 from tests.model.hub.test_hub_export import build
 from tests.training.runs import TEXT, train
 
@@ -194,8 +201,7 @@ SENTINELS = [f"<extra_id_{n}>" for n in range(3)]
 def test_sentinels_in_a_prompt_are_those_of_the_tokenizer(scheme, strip):
     """With the white space that they absorb, and the space that Metaspace puts behind them."""
     words = ["</s>", "<unk>", "\u2581", "\u2581a", "a", "b", "\u2581b", "x"]
-    backend = Tokenizer(models.Unigram([(word, -2.0) for word in words], unk_id=1))
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    backend = unigrams(words, 1, scheme)
     backend.add_special_tokens([AddedToken(name, lstrip=strip, rstrip=strip) for name in SENTINELS])
     ids = {f"sentinel_{n}": backend.token_to_id(name) for n, name in enumerate(SENTINELS)}
     tokenizer = HubTokenizer(backend.to_str(), {"end": 0} | ids, 20)
@@ -218,15 +224,17 @@ def test_special_tokens_around_the_pieces_of_a_prompt():
         encode_prompt("a[MASK]b[MASK]", *options)
 
 
-def sentencepiece(**options):
-    """Of Llama 2, whose spaces a normalizer replaces."""
+def padded():
+    """Of Llama 2, whose spaces a normalizer replaces. As many rows as tokens, but for that of padding,
+    which is in tokenizer_config.json alone."""
     vocabulary = {token: i for i, token in enumerate(["<unk>", "<s>", "</s>", "\u2581", "a", "b"])}
     vocabulary["\u2581a"] = 6
     tokenizer = Tokenizer(models.BPE(vocabulary, [("\u2581", "a")], unk_token="<unk>"))
     spaces = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
     tokenizer.normalizer = normalizers.Sequence(spaces)
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return tokenizer, {"tokenizer_class": "LlamaTokenizer", "eos_token": "</s>", **options}
+    settings = {"tokenizer_class": "LlamaTokenizer", "eos_token": "</s>", "pad_token": "[PAD]"}
+    return tokenizer, settings
 
 
 def only_in_settings():
@@ -257,11 +265,6 @@ PROBES = [
 ]
 
 
-def padded():
-    """As many rows as tokens, but for that of padding, which is in tokenizer_config.json alone."""
-    return sentencepiece(pad_token="[PAD]")
-
-
 @pytest.mark.parametrize("make", [padded, only_in_settings])
 def test_ids_are_those_of_the_class_that_transformers_chooses(make, tmp_path):
     """It replaces parts of tokenizer.json, and adds tokens to it."""
@@ -290,9 +293,9 @@ def test_a_token_without_a_row_is_refused_where_it_is_used(tmp_path):
     auto = hf.AutoTokenizer.from_pretrained(back)
     assert imported.encode("the cat").tolist() == auto("the cat")["input_ids"]
     sentence = "the text has the token {!r}, whose id is {}; the model's vocab_size is 300"
-    with pytest.raises(TokenizerError, match=sentence.format("zebra", 314)):
+    with pytest.raises(TokenizerError, match=sentence.format("zebra", 332)):
         imported.encode("a zebra")
-    with pytest.raises(TokenizerError, match=sentence.format("<x39>", 313)):
+    with pytest.raises(TokenizerError, match=sentence.format("<x39>", 331)):
         imported.encode_specials("a <x39>")
 
 
@@ -302,9 +305,8 @@ WORDS = "the cat do n't . ? , ' s 've 's n' v re i 'm !"
 @pytest.mark.parametrize("cleans_up", [False, True])
 def test_spaces_are_cleaned_up_in_decoding(cleans_up, tmp_path):
     """If tokenizer_config.json asks for it, and never by BPE. A stream waits until it is sure."""
-    words = [(f"\u2581{word}", -2.0) for word in WORDS.split()]
-    backend = Tokenizer(models.Unigram(words, unk_id=0))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    words = [f"\u2581{word}" for word in WORDS.split()]
+    backend = unigrams(words)
     settings = json.dumps({"clean_up_tokenization_spaces": cleans_up, **NO_CLASS})
     (tmp_path / "tokenizer_config.json").write_text(settings)
     backend.save(str(tmp_path / "tokenizer.json"))
