@@ -1,7 +1,6 @@
-"""How fast text becomes tokens on disk, beside tiktoken's batch encoding and `datasets.map`.
+"""How fast text becomes tokens on disk, beside tiktoken's batch encoding, which writes nothing.
 
-tiktoken writes nothing; `datasets.map` is used as it often is to prepare a corpus. All of them take
-turns in one run.
+They take turns in one run.
 
     OMP_NUM_THREADS=2 TIKTOKEN_CACHE_DIR=... python -m tests.benchmarks.tokenizing [rounds]
 """
@@ -14,8 +13,6 @@ from copy import copy
 from pathlib import Path
 from statistics import median
 
-import datasets
-import numpy as np
 import tiktoken
 
 from configs.compose import compose
@@ -23,8 +20,6 @@ from data.corpus import load_data
 from data.readers import stdlib_files
 from data.tokenizers.train import Tiktoken
 from tests.benchmarks._turns import ratios, spread, take_turns
-
-CORES = 2
 
 
 def ours(folder, text, texts, encoding):
@@ -34,23 +29,10 @@ def ours(folder, text, texts, encoding):
 
 def tiktoken_batch(folder, text, texts, encoding):
     # a copy: an encoding is faster in the first thread that uses it, here the main one
-    copy(encoding).encode_ordinary_batch(texts, num_threads=CORES)
-
-
-def datasets_map(folder, text, texts, encoding):
-    files = {"data_files": str(text / "files/*"), "cache_dir": str(folder / "arrow")}
-    rows = datasets.load_dataset("text", split="train", sample_by="document", **files)
-
-    def process(row):
-        return {"ids": [*encoding.encode_ordinary(row["text"]), encoding.eot_token]}
-
-    encoded = rows.map(process, remove_columns=["text"], num_proc=CORES).with_format("numpy")
-    ids = np.concatenate(encoded["ids"][:]).astype(np.uint16)
-    ids.tofile(folder / "map.bin")
+    copy(encoding).encode_ordinary_batch(texts, num_threads=2)
 
 
 def main(rounds=5):
-    datasets.disable_progress_bars()
     texts = 2 * [path.read_text("utf-8") for path in stdlib_files()]
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     encoding = tiktoken.get_encoding("gpt2")
@@ -68,7 +50,7 @@ def main(rounds=5):
         Path(text, "files").mkdir()
         for i, content in enumerate(texts):
             Path(text, f"files/{i:04}.py").write_text(content, encoding="utf-8")
-        times = take_turns([ours, tiktoken_batch, datasets_map], rounds, measure)
+        times = take_turns([ours, tiktoken_batch], rounds, measure)
     for function, seconds in times.items():
         speed = f"{megabytes / median(seconds):6.1f} MB/s"
         relative = spread(ratios(seconds, times[ours]))

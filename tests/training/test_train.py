@@ -60,7 +60,6 @@ def test_what_a_run_prints(start):
         assert f"step {step:>6}  {figures}{'  (all examples)' * full}\n" in output
     assert max(map(len, output.splitlines())) <= 80
     assert "training    4 steps, 0.04 epochs, 4 sequences per step\n" in output
-    assert "\nxz -9   " in output
     assert "\nto sample from it: python sample.py --run runs/lines --interactive\n" in output
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert yaml.safe_load((folder / "config.yaml").read_text())["code"] == code_hashes()
