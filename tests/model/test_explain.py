@@ -46,7 +46,6 @@ def test_numbers(name, rows, tmp_path):  # noqa: F811
         shares = (logprobs / float(temperature) - torch.tensor(totals)[:, None]).exp()
         expected = (logits / float(temperature)).softmax(-1).topk(10)
         torch.testing.assert_close(shares, expected.values, rtol=1e-3, atol=1e-5)
-    assert page["top"][0] != page["top"][-1]
 
     answer = page["logprobs"]
     if name == "bert":
