@@ -12,7 +12,7 @@ from model.cuda import attention_kernels, prefers_matmuls, takes_groups
 
 
 def matmul_dtype(values: Tensor) -> torch.dtype:
-    """Of their matmuls: under autocast another than their own."""
+    """The dtype of their matmuls, which autocast may change."""
     device = values.device.type
     if not values.is_meta and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
