@@ -44,7 +44,9 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     parser.exit_on_error = False
     parsed, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
-        raise ValueError(f"unknown option {unknown[0]}; a setting has no dashes: {unknown[0][2:]}")
+        raise ValueError(
+            f"unknown option {unknown[0]}; a setting has no dashes: {unknown[0].lstrip('-')}"
+        )
     flags = [argument for argument in arguments if argument not in parsed.overrides]
     return [*flags, *map(quote, parsed.overrides), *implied(parsed.overrides)]
 

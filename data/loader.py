@@ -120,8 +120,8 @@ class TokenLoader(Loader):
         return self.read(starts, self.seed, positions, step=step)
 
     def widest(self) -> Batch:
-        """A batch that needs most memory. All are alike, unless an objective has shorter ones at some
-        steps, but none in an evaluation."""
+        """A batch that needs most memory. All are alike, but an objective may make shorter ones at
+        some steps, and none in an evaluation, which has no step."""
         return self.make(np.arange(self.batch_size) % self.n)
 
     def read(

@@ -84,7 +84,8 @@ class PairLoader(Loader):
             widths = self.objective.widths(self.lengths[self.batch_ids(step)])
             return widths.max(0).sum()
 
-        return self.batch(max(range(SORT_GROUP), key=width))
+        # without a step, as an evaluation: an objective may make shorter batches at some
+        return self.make(self.batch_ids(max(range(SORT_GROUP), key=width)))
 
     def make(self, ids: ndarray, step: int | None = None) -> Batch:
         return self.call_objective(*self.texts(ids), step=step)

@@ -78,8 +78,9 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
             raise ValueError("this GPU has no native bf16 matmul; choose precision=fp16 or fp32")
     if precision in DTYPES:
         is_slow = device.type == "cpu" and precision != "fp32" and not cpu.fast_bf16()
-        reason = "as configured" + ", though slow on this cpu" * is_slow
-        return Precision(device, DTYPES[precision], reason)
+        return Precision(
+            device, DTYPES[precision], "as configured" + ", though slow on this cpu" * is_slow
+        )
     if precision != "auto":
         raise ValueError(f"precision is {precision!r}; choose one of: auto, {', '.join(DTYPES)}")
 

@@ -221,7 +221,7 @@ def main(args: list[str] | None = None) -> None:
     # in float64 there is no fused kernel to hide the scores
     model = build_model(config, vocab_size=VOCABULARY).double().eval()
 
-    lengths = [int(number) for number in options.length.split(",")]
+    lengths = list(map(int, options.length.split(",")))
     steps = trace_forward(model, example_inputs(model.kind, lengths, options.padding))
     if options.mask:
         print_masks(model, [record for record in steps if record.name == "weights_BHTS"])

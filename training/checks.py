@@ -2,7 +2,7 @@
 lack it."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ def check_batches(objective: Any, loader: Any) -> None:
         raise ValueError(f"{name} changes when it makes a batch; {reason}")
 
 
-def check_terms(run: Run, names: Iterable[str]) -> None:
+def check_terms(run: Run, names: Collection[str]) -> None:
     """Processes add up their losses by position."""
     code = zlib.crc32(" ".join(names).encode())
     if run.world.sum(code).item() != run.world.size * code:

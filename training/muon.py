@@ -93,8 +93,7 @@ def orthogonalize_in_turn(updates: list[Tensor]) -> list[Tensor]:
         turn = updates[start : start + size]
         matrices = torch.stack([whole(update) for update in turn])
         # the sum puts the results of all together, which newton_schulz has in this dtype
-        dtype = matmul_dtype(matrices.device.type)
-        results = torch.zeros_like(matrices, dtype=dtype)
+        results = torch.zeros_like(matrices, dtype=matmul_dtype(matrices.device.type))
         results[mine] = newton_schulz(matrices[mine])
         dist.all_reduce(results)
         done += map(shard_like, results.to(matrices.dtype), turn)

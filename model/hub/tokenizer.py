@@ -62,8 +62,7 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
         text = theirs.backend_tokenizer.to_str()
         size = hf_config.vocab_size
         tokenizer = HubTokenizer(text, specials, size, dict(sorted(files.items())))
-        before, after = tokenizer.template
-        largest = max([0, *before, *after])
+        largest = max(max(ids, default=0) for ids in tokenizer.template)
         if largest >= size:
             raise HubError(f"the template has token {largest}; the model has {size} tokens")
         return tokenizer

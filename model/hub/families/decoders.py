@@ -6,12 +6,7 @@ from typing import Any
 import torch
 
 from model.hub.families.llama import DECODER, NAMES
-from model.hub.families.positions import (
-    SIZE,
-    read_rope,
-    split_layers,
-    write_rope,
-)
+from model.hub.families.positions import SIZE, read_rope, split_layers, write_rope
 from model.hub.family import Keys
 from model.hub.spec import ACTIVATIONS, BASE, Spec, merge_layers
 from model.hub.tensors import QKV, Table, TensorRule, packed
