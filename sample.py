@@ -101,8 +101,7 @@ class Sampler:
         self.system = [{"role": "system", "content": text} for text in options.system]
         self.messages = self.system  # of the conversation so far
         if self.chat and not self.chat.is_own and objective.input_kind != "chat":
-            needed = "a run of data=chat, or an import with a chat template"
-            raise ValueError(f"--chat needs {needed}")
+            raise ValueError("--chat needs a run of data=chat, or an import with a chat template")
 
     def reply(self, text: str) -> None:
         """Print an answer; of one that is interrupted, what was said is remembered."""

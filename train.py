@@ -241,8 +241,9 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     for name, number in numbers.items():
         if not math.isfinite(number):
             reason = f"step {state.step + 1}: the {name} is not finite ({number})"
-            hint = "the weights were not updated; try a lower optimizer.lr"
-            raise NonFiniteError(f"{reason}; {hint}")
+            raise NonFiniteError(
+                f"{reason}; the weights were not updated; try a lower optimizer.lr"
+            )
 
     # update; after an overflow the scaler alone would skip only the optimizer that has met it
     for optimizer in optimizers:

@@ -59,8 +59,9 @@ def run_hydra(main: Callable[[], Any]) -> int:
     def command() -> None:
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
         if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
-            hint = "with torchrun, start each run by itself"
-            raise ValueError(f"-m trains one model after another; {hint}")
+            raise ValueError(
+                "-m trains one model after another; with torchrun, start each run by itself"
+            )
         # Hydra raises errors, which run_command prints, instead of printing them itself
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main()

@@ -82,7 +82,9 @@ def implied(overrides: Sequence[str]) -> list[str]:
 
 def to_config(node: DictConfig) -> Config:
     """Hydra's config as a Config: every value of its type and within its bounds."""
-    values: Any = OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
+    if missing := OmegaConf.missing_keys(node):
+        raise ValueError(f"a value is needed for {' and '.join(sorted(missing))}")
+    values: Any = OmegaConf.to_container(node, resolve=True)
     for name in values.keys() - Config.__dataclass_fields__.keys():
         if (CONFIGS / name).is_dir():  # where Hydra puts a file that does not say where it belongs
             line = "'# @package ...', as the others in its folder"

@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from omegaconf.errors import MissingMandatoryValue
-
 from configs.compose import read_yaml
 from configs.parts import CONFIGS
 from configs.registry import flatten
@@ -73,8 +71,6 @@ def explain_hydra(error: Exception) -> str:
     # Could not override 'train.stepz'. / Could not delete from config. 'train.stepz' does not exist.
     if match := re.search(r"Could not (?:override|delete)(?: from config\.)? '(.+?)'", text):
         return unknown_setting(match[1])
-    if isinstance(error, MissingMandatoryValue):
-        return f"{error.full_key} is required"
     return text.partition("\n")[0]
 
 

@@ -47,8 +47,9 @@ class Loader:
         for name, ids, size in zip(names, self.ranges, sizes, strict=True):
             if not ids:
                 hint = "give more text, or change model.context_length or data.val_fraction"
-                found = f"{self.part.split} has {size} tokens{name}"
-                raise DataError(f"{found}, too few for an example; {hint}")
+                raise DataError(
+                    f"{self.part.split} has {size} tokens{name}, too few for an example; {hint}"
+                )
             mine = lengths[ids.start : ids.stop]
             self.mean_lengths.append(mine.mean())
 

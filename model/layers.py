@@ -44,8 +44,9 @@ class LayeredStack(Stack):
         names = config.layers or []
         known = list(config.layer_kinds)
         if not names or not {*names} <= {*known}:
-            expected = f"names of model.layer_kinds: {', '.join(known)}"
-            raise ValueError(f"model.layers is {names}; expected {expected}")
+            raise ValueError(
+                f"model.layers is {names}; expected names of model.layer_kinds: {', '.join(known)}"
+            )
         pattern = [layer_config(config, name) for name in names]
         return [pattern[i % len(pattern)] for i in range(config.n_layers)]
 

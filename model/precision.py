@@ -42,8 +42,9 @@ def choose_device(name: str) -> torch.device:
         found = torch.accelerator.current_accelerator(check_available=True)
         return found if found and found.type in ("cuda", "mps") else torch.device("cpu")
     if not re.fullmatch(r"cpu|mps|cuda(:(0|[1-9]\d*))?", name):
-        choices = "auto, cpu, cuda, mps, or a GPU such as cuda:1"
-        raise ValueError(f"device is {name!r}; choose one of: {choices}")
+        raise ValueError(
+            f"device is {name!r}; choose one of: auto, cpu, cuda, mps, or a GPU such as cuda:1"
+        )
 
     device = torch.device(name)
     n_devices = torch.get_device_module(device).device_count()

@@ -1,3 +1,4 @@
+import gc
 import os
 
 import pytest
@@ -24,6 +25,11 @@ def pytest_configure(config):
         load_parts(config.getoption("parts"))
     except ValueError as error:
         raise pytest.UsageError(error) from None
+
+
+def pytest_collection_finish():
+    gc.freeze()  # a search for garbage takes long with all that was imported
+    gc.set_threshold(50_000, 20, 50)
 
 
 torch.set_num_threads(1)  # each worker of pytest-xdist has a core

@@ -110,7 +110,6 @@ def home(tmp_path_factory):
     write_parts(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("training.log.draw_run", lambda rows, path: None)  # matplotlib is slow
         for command in sorted(TRAIN, key=lambda command: command == "python train.py"):
             assert execute(small(command)) == 0, command
             if name := arguments(command)[1].get("name"):

@@ -151,8 +151,9 @@ class Checkpointer:
         free = shutil.disk_usage(self.folder).free
         if needed > free:
             sizes = f"need {decimal(needed)} and the disk has {decimal(free)} left"
-            hint = "free some space, or lower checkpoint.keep"
-            raise OSError(f"the checkpoints of this run {sizes}; {hint}")
+            raise OSError(
+                f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep"
+            )
 
     def load(self, place: Path) -> None:
         """Progress, weights, optimizers and scaler of a checkpoint, tensor by tensor."""

@@ -36,8 +36,9 @@ def check_batches(objective: Any, loader: Any) -> None:
     first, again = [[*batch.inputs.values(), *filter(torch.is_tensor, batch)] for batch in batches]
     if repr(vars(objective)) != before or not all(map(torch.equal, first, again)):
         name = type(objective).__name__
-        reason = "a batch may depend on its rows and draws alone"
-        raise ValueError(f"{name} changes when it makes a batch; {reason}")
+        raise ValueError(
+            f"{name} changes when it makes a batch; a batch may depend on its rows and draws alone"
+        )
 
 
 def check_terms(run: Run, names: Collection[str]) -> None:

@@ -135,8 +135,7 @@ def own_device(config: Config, device: torch.device) -> torch.device:
         return device
     local_rank = int(os.environ["LOCAL_RANK"])
     if local_rank >= torch.cuda.device_count():
-        reason = f"process {local_rank + 1} has no GPU of its own"
-        raise ValueError(f"{reason}; lower --nproc_per_node")
+        raise ValueError(f"process {local_rank + 1} has no GPU of its own; lower --nproc_per_node")
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
@@ -150,8 +149,9 @@ def choose_parallel(config: Config, size: int) -> str:
         hint = "use torchrun --nproc_per_node=2 train.py, or parallel=auto"
         raise ValueError(f"parallel={parallel} needs several processes; {hint}")
     if size > 1 and parallel == "none":
-        hint = "choose ddp or fsdp"
-        raise ValueError(f"parallel=none, but torchrun started {size} processes; {hint}")
+        raise ValueError(
+            f"parallel=none, but torchrun started {size} processes; choose ddp or fsdp"
+        )
     if config.train.batch_size % size:
         rows = config.train.batch_size
         raise ValueError(f"train.batch_size is {rows}; expected a multiple of the {size} processes")

@@ -89,8 +89,9 @@ def make_muon(
         else:
             rest.append(parameter)
     if not any(matrices.values()):
-        reason = "it is for matrices of the model, and none is trained"
-        raise ValueError(f"{reason}; choose optimizer=lora")
+        raise ValueError(
+            "it is for matrices of the model, and none is trained; choose optimizer=lora"
+        )
 
     hidden = [{"params": weights, "lr": share * lr} for share, weights in matrices.items()]
     embedding_lr = (embedding_lr_ratio or adamw_lr_ratio) * lr

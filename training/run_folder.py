@@ -44,8 +44,7 @@ def check_name(name: str | None, resume: bool | str) -> None:
 
 def refuse_taken(run: Path) -> None:
     if (run / "config.yaml").exists() or (run / "checkpoints").exists():
-        hint = "add resume=true to continue it, or change name="
-        raise ValueError(f"{run} already exists; {hint}")
+        raise ValueError(f"{run} already exists; add resume=true to continue it, or change name=")
 
 
 @contextmanager

@@ -19,8 +19,9 @@ def warmup_share(steps: float, warmup: float) -> float:
     if warmup < 1:
         return warmup
     if math.isinf(steps):
-        reason = "but train.minutes has no steps; use a fraction"
-        raise ValueError(f"warmup is {warmup:g} steps, {reason}")
+        raise ValueError(
+            f"warmup is {warmup:g} steps, but train.minutes has no steps; use a fraction"
+        )
     if warmup > steps:
         raise ValueError(f"warmup is {warmup:g} steps but the run has only {steps:g}; lower warmup")
     return warmup / steps

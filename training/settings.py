@@ -69,7 +69,8 @@ def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
     with the runs that it did not finish)"""
     if node.resume or node.name:
         reason = "each run of a sweep is new, with a name of its own"
-        raise ValueError(f"-m takes neither name= nor resume=: {reason}")
+        error = ValueError(f"-m takes neither name= nor resume=: {reason}")
+        raise SystemExit(report(error))  # Hydra would go on with the next run
     run = Path(hydra.runtime.output_dir)
     if RUNS.absolute() not in run.parents:
         raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
@@ -77,8 +78,9 @@ def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
     if not (run / "config.yaml").exists():
         return name, False
     if read_config(RUNS / name)["overrides"] != list(hydra.overrides.task):
-        hint = "choose another hydra.sweep.dir"
-        raise ValueError(f"{RUNS / name} already exists, with other settings; {hint}")
+        raise ValueError(
+            f"{RUNS / name} already exists, with other settings; choose another hydra.sweep.dir"
+        )
     return name, "auto"
 
 

@@ -114,8 +114,9 @@ def text_of(place: str, row: Any, field: str) -> str:
         names = ", ".join(row)
         if not names.isprintable():
             hint = "it may be in another data.encoding; "
-        found = f"{value!r:.40} as {field!r}, not text"
-        raise DataError(f"{place} has {found}; {hint}its fields are: {names}")
+        raise DataError(
+            f"{place} has {value!r:.40} as {field!r}, not text; {hint}its fields are: {names}"
+        )
     return value
 
 

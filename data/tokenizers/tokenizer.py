@@ -157,8 +157,9 @@ class CharTokenizer(Tokenizer):
         ids = self.table[codes]
         if len(ids) and ids.min() < 0:
             unknown = text[int(np.argmax(ids < 0))]
-            reason = f"{unknown!r} is not among the characters of the tokenizer"
-            raise ValueError(f"{reason}; try tokenizer=bpe")
+            raise ValueError(
+                f"{unknown!r} is not among the characters of the tokenizer; try tokenizer=bpe"
+            )
         return ids
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:

@@ -52,8 +52,9 @@ class BpeTrainer:
     def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
         least = 256 + len(specials)  # each byte is a token
         if self.vocab_size < least:
-            reason = f"tokenizer.vocab_size is {self.vocab_size}"
-            raise ValueError(f"{reason}; it must be at least {least}")
+            raise ValueError(
+                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {least}"
+            )
         print(f"training a tokenizer of {self.vocab_size:,} tokens ...", file=sys.stderr)
         first = take_chars(texts(False), self.train_mb * 10**6)
         tokens = train_bpe(first, self.vocab_size - len(specials))

@@ -97,6 +97,9 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     if rest:
         options.prompt = only_prompts(rest, options)
     check_value("--n", options.n, Count)
+    sampling = {name: vars(options)[name] for name in vars(Sampling())}
+    options.sampling = {name: value for name, value in sampling.items() if value is not None}
+    from_dict(Sampling, options.sampling)  # refuses wrong values before a model is loaded
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
     for name, suffixes in OUTPUTS.items():
@@ -148,11 +151,8 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
         refuse(GENERATION, options, f"an encoder fills in {MASK}")
     if continues:
         refuse("source", options, "this model continues a --prompt")
-    values = {"temperature": 0.8 if continues else 0.0}
-    for name in vars(Sampling()):
-        if vars(options)[name] is not None:
-            values[name] = vars(options)[name]
-    sampling = from_dict(Sampling, values)
+    usual = {"temperature": 0.8 if continues else 0.0}
+    sampling = from_dict(Sampling, usual | options.sampling)
     if sampling.temperature == 0:
         refuse(FILTERS, options, "greedy decoding (temperature 0) has one result")
     return sampling

@@ -58,6 +58,7 @@ def encode_prompt(
     n = len(before + ids + after)
     excess = max(0, n - context_length)
     if excess and not slide:
-        limit = f"the context length is {context_length}"
-        raise ValueError(f"the prompt has {n} tokens; {limit} (see --slide)")
+        raise ValueError(
+            f"the prompt has {n} tokens; the context length is {context_length} (see --slide)"
+        )
     return before + ids[excess:] + after

@@ -201,8 +201,9 @@ def export(
     hf_model = to_transformers(model.float(), found)
     hf_class = type(hf_model).__name__
     if not agree(model, *example(hf_model, model.context_length)):
-        reason = f"the logits of {hf_class} differ from those of the run"
-        raise HubError(f"{reason}; choose another --family")
+        raise HubError(
+            f"the logits of {hf_class} differ from those of the run; choose another --family"
+        )
 
     hf_model._keys_to_ignore_on_save = None  # or Marian would lose its positions
     with atomic_folder(folder) as draft:

@@ -202,5 +202,6 @@ def check_written(folder: Path, tokenizer: Tokenizer) -> None:
     text = tokenizer.decode(range(tokenizer.vocab_size))
     encoding = theirs.encode(text, add_special_tokens=False)
     if encoding.ids != tokenizer.encode(text).tolist():
-        reason = "AutoTokenizer has another tokenizer for this class"
-        raise HubError(f"{reason}; choose another --family")
+        raise HubError(
+            "AutoTokenizer has another tokenizer for this class; choose another --family"
+        )

@@ -3,7 +3,6 @@
 CONFIG = [
     # names
     ("train.stepz=5", r"unknown setting train.stepz \(did you mean train.steps\?\)"),
-    ("attn=gqa", r"unknown setting attn \(did you mean attention\?\)"),
     ("modle=llama", r"unknown setting modle \(did you mean model\?\)"),
     ("model.attention.windw=3", r"windw \(did you mean model.attention.sliding_window\?\)"),
     ("attention.sliding_window=3", r"\(did you mean model.attention.sliding_window\?\)"),
@@ -40,7 +39,6 @@ CONFIG = [
     ),
     ("+seed=1", "Could not append to config. An item is already at 'seed'"),
     ("~train.steps", "train.steps is missing"),
-    ("~optimizer.lr", "optimizer .muon.: lr is missing"),
     # values
     (f"seed={10**20}", f"seed is {10**20}; expected an integer at least 0"),
     ("train.steps=1.5", "train.steps is 1.5; expected an integer at least 0 or null"),
@@ -82,9 +80,8 @@ MIX = "data=mix data.sources="
 CONFIG += [
     ("data.path=", "data.path is empty; give a file, a folder or a glob"),
     ("data.encoding=utf-9", "encoding is 'utf-9', no text encoding of Python; try utf-8, latin-1"),
-    ("data.encoding=base64", "encoding is 'base64', no text encoding of Python"),
     ("data.on_error=ignore", "on_error is 'ignore'; expected error or skip"),
-    ("data=mix", "data.sources is required"),
+    ("data=parallel", "a value is needed for data.source and data.target"),
     (MIX + "{}", "sources are needed that are all text, all pairs or all conversations"),
     (MIX + "{a:{kind:python},b:{kind:synthetic}}", "sources are needed that are all text, all"),
     (MIX + "{a:{kind:mix,sources:{b:{kind:python}}}}", "data.sources.a.kind is 'mix'; choose one"),

@@ -8,7 +8,6 @@ import sys
 import pytest
 from hydra.errors import HydraException
 
-import training.compare
 from configs.cli import print, run_command
 from configs.errors import CheckpointError, DataError, NonFiniteError, RunLockedError, StopRequested
 from tests.parts import ROOT
@@ -88,10 +87,3 @@ def test_a_reader_that_closes_the_pipe_is_no_error():
     command = f"{sys.executable} {ROOT / 'train.py'} --cfg job | head -n 1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "name: null\n" and done.stderr == ""
-
-
-def test_wrong_usage_is_one_sentence(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["compare", "--steps", "5"])
-    assert run_command(training.compare.main) == 2
-    stderr = capsys.readouterr().err
-    assert stderr.startswith("error: ") and stderr.count("\n") == 1 and "usage" not in stderr

@@ -30,7 +30,7 @@ def test_refused_in_one_sentence(start, typed, code, sentence):
             Path(name).write_bytes(text)
     stderr = start(*typed.split(), code=code).err
     assert re.search(f"error: .*{sentence}", stderr), stderr
-    assert "Traceback" not in stderr
+    assert "Traceback" not in stderr and stderr.count("error: ") == 1
     if not typed.startswith("-m"):
         assert len(stderr) < 500 and (code == 3 or stderr.count("\n") == 1)
         assert not list(Path("runs").glob("*"))

@@ -11,7 +11,6 @@ import traceback
 import warnings
 from pathlib import Path
 
-import training.log
 from model.checkpoint import read_config, verify
 from model.runs import list_checkpoints, step_of
 from tests.training.runs import content, train
@@ -53,7 +52,6 @@ def start(cwd, arguments, act=None, output="output"):
         for number in (1, 2):
             os.dup2(sys.stdout.fileno(), number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        training.log.draw_run = lambda rows, path: None  # matplotlib is slow
         if act:
             act()
         code = train(*arguments)

@@ -3,13 +3,14 @@
 import os
 import re
 import signal
-from functools import cache
+from functools import cache, partial
 from itertools import product
 
 import pytest
 
+from data import prepare
 from tests.faults.harness import HOME, assert_equal, assert_resumes, end, overridden, run, start
-from tests.faults.shim import Shim, full, kill, operations, pause
+from tests.faults.shim import Shim, full, kill, operations, pause, send
 from tests.parts import thin
 
 TRIALS = 30  # over all operations
@@ -44,9 +45,9 @@ def test_nothing_half_done_is_used(act, trial, tmp_path):
 def test_two_processes_tokenize_once(tmp_path):
     """The first stops in the middle, until the second has come to the lock."""
     pids = []
-    for name, below in (("first", ".draft"), ("second", ".lock")):
-        arguments = overridden(CACHE, f"name={name}")
-        pids.append(start(tmp_path, arguments, Shim(pause, below=below), name))
+    at_the_lock = partial(send, prepare, "FileLock", 1, signal.SIGSTOP)
+    for name, act in (("first", Shim(pause, below=".draft")), ("second", at_the_lock)):
+        pids.append(start(tmp_path, overridden(CACHE, f"name={name}"), act, name))
         assert os.WIFSTOPPED(os.waitpid(pids[-1], os.WUNTRACED)[1])
     for pid in reversed(pids):
         os.kill(pid, signal.SIGCONT)

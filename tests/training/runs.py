@@ -4,6 +4,9 @@ import json
 import sys
 from pathlib import Path
 
+from hydra._internal.hydra import Hydra
+
+import training.log
 from configs.cli import run_hydra
 from tests.parts import ROOT
 from train import main
@@ -24,6 +27,10 @@ TIMES = {"seconds", "tokens_per_second", "mfu"}
 # on two processes
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 TORCHRUN.append(str(ROOT / "train.py"))
+
+# what takes half of the time of a short run: a composition that only finds hydra.mode, and matplotlib
+Hydra.get_mode = lambda *_, **options: None
+training.log.draw_run = lambda rows, path: None
 
 
 def with_usual(overrides):

@@ -149,7 +149,7 @@ def test_beams(run, evaluate, command):
 
 BAD = {
     "--run runs/nine": "there is no folder runs/nine (did you mean runs/mine?)",
-    "data=text": "data.path is required",
+    "data=text": "a value is needed for data.path",
     "data=pairs data.path=pairs.jsonl model.n_layers=1": "model.n_layers has no effect on an",
     "optimizer.lr=1": "optimizer.lr has no effect on an evaluation: its settings are data, ",
     "data.fraction=0.1": "unknown setting data.fraction (did you mean data.val_fraction?)",

@@ -11,6 +11,7 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 
 import train
+import training.log
 from configs.cli import run_command
 from configs.compose import compose
 from model import save
@@ -19,6 +20,7 @@ from model.runs import list_checkpoints, read_best, step_name, step_of
 from tests.parts import names
 from tests.training.runs import read_lines, rows, weights, with_usual
 from training.evaluate import main as evaluate
+from training.plot import draw_run
 from training.run_folder import code_hashes, make_folder
 from training.settings import compose_run
 
@@ -49,7 +51,8 @@ def test_one_validation_pair_has_no_other_source(run):
     assert rows(folder, "val_loss", "full") and not rows(folder, "val_loss_shuffled_source")
 
 
-def test_what_a_run_prints(start):
+def test_what_a_run_prints(start, monkeypatch):
+    monkeypatch.setattr(training.log, "draw_run", draw_run)
     output = start("log.every=1", "eval.every=2", "name=lines").out
     folder = Path("runs/lines")
     for step, loss, lr, norm in rows(folder, "step", "loss", "lr", "grad_norm"):
