@@ -17,7 +17,7 @@ CHUNK_CHARS = 1 << 18  # tiktoken's regex fails on 900,000 spaces in a row
 # every pre-tokenizer splits between a letter or digit and white space: a cut there changes no token
 TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
 COMPRESSED = (".gz", ".zst")
-TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # sources/tables.py reads them
+TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")  # sources/tables.py reads them
 HINT = (
     "set data.encoding, use data=table for a table, or select files with a glob such as "
     "'folder/**/*.txt'"

@@ -35,9 +35,7 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
     best = read_best(folder)
     if best is not None and best != step_name(state.step):
         loss = f"val loss {state.best_val_loss:.3f}"
-        lines.append(
-            f"the best checkpoint is that of step {state.best_step:,} ({loss}), not the last"
-        )
+        lines.append(f"the best checkpoint is that of step {state.best_step:,} ({loss})")
         if config.init_from and state.best_step == 0:
             lines.append("warning: the model was better before; try a lower optimizer.lr")
         sample += " --checkpoint best"

@@ -1,4 +1,4 @@
-"""Tables: the rows of .jsonl, .json, .csv, .tsv and .parquet files, and the sources that read a field of
+"""Tables: the rows of .jsonl, .ndjson, .json, .csv, .tsv and .parquet files, and the sources that read a field of
 each, a pair of them, or conversations."""
 
 import csv
@@ -83,6 +83,7 @@ def parquet_rows(path: Path, fields: list[str], encoding: str) -> Rows:
 
 READERS: dict[str, Callable[..., Rows]] = {
     ".jsonl": json_rows,
+    ".ndjson": json_rows,
     ".json": json_rows,
     ".csv": csv_rows,
     ".tsv": partial(csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE),

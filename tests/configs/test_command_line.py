@@ -55,8 +55,10 @@ def test_a_user_who_does_not_exist(start, setting):
 def test_help_lists_the_groups_on_one_screen(start):
     text = start.plainly("--help").out
     assert "hydra" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    unwrapped = text.replace("\n  ", " ")
     for group in {path.parent.name for path in CONFIGS.glob("*/*.yaml")}:
-        assert f"\n{group}: {', '.join(names(group))}\n" in text
+        assert f"\n{group}: {', '.join(names(group))}\n" in unwrapped
 
 
 @pytest.mark.quick
