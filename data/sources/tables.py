@@ -1,5 +1,5 @@
-"""Tables: the rows of .jsonl, .ndjson, .json, .csv, .tsv and .parquet files, and the sources that read a field of
-each, a pair of them, or conversations."""
+"""Tables: the rows of .jsonl, .ndjson, .json, .csv, .tsv and .parquet files, and the sources that
+read a field of each, a pair of them, or conversations."""
 
 import csv
 import json

@@ -127,7 +127,7 @@ def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = Non
     optional = f"{family.optional}|pooler"
     missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
     if missing:
-        raise HubError(f"{min(missing)} is missing, {len(missing)} tensors in all")
+        raise HubError(f"{min(missing)} is missing (tensors: {len(missing)})")
     for name, shape, expected in sorted(report["mismatched_keys"]):
         raise HubError(f"{name} has the shape {[*shape]}; config.json needs {[*expected]}")
     if unexpected := sorted(report["unexpected_keys"]):

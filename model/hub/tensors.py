@@ -91,7 +91,7 @@ def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tens
         if weight.data_ptr() not in taken and not re.search(optional, name):
             other.add(name)
     if other:
-        raise HubError(f"{min(other)} has no counterpart, {len(other)} tensors in all")
+        raise HubError(f"{min(other)} has no place in the model of config.json (tensors: {len(other)})")
 
     tensors: Tensors = {}
     for name, (rule, parts) in resolved.items():

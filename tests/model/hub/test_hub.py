@@ -211,8 +211,8 @@ BAD_FOLDERS = [
     (LLAMA, {"model.safetensors": ...}, "cannot load it: Error no file named model.safetensors"),
     (LLAMA, {"tokenizer.json": ...}, "copy: AutoTokenizer: Couldn't instantiate the backend tok"),
     (LLAMA, {"eos_token_id": None, "generation_config.json": ...}, "no end-of-text token: add eos"),
-    (LLAMA, {NORM: ...}, f"{NORM} is missing, 1 tensors in all"),
-    ("bart", {"lm_head.weight": torch.ones(ROWS, 32)}, "lm_head.weight has no counterpart, 1"),
+    (LLAMA, {NORM: ...}, f"{NORM} is missing .tensors: 1"),
+    ("bart", {"lm_head.weight": torch.ones(ROWS, 32)}, "lm_head.weight has no place in the model of config.json"),
     ("mixtral", {EXPERT: ...}, "transformers cannot load it: .*conversion of the weights"),
 ]
 
