@@ -104,7 +104,7 @@ class Sampler:
             raise ValueError("--chat needs a run of data=chat, or an import with a chat template")
 
     def reply(self, text: str) -> None:
-        """Print an answer. If it is interrupted, the conversation keeps the part that was printed."""
+        """Print an answer. If it is interrupted, the conversation keeps what was printed."""
         turn = {"role": "user", "content": text}
         row = self.encode([*self.messages, turn])
         context = self.model.context_length

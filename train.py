@@ -71,7 +71,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         else:
             loss_module.to(world.device)
 
-        # the optimizers (two with Muon); a checkpoint then fills in weights, their state and progress
+        # the optimizers (two with Muon); a checkpoint then fills in weights, state and progress
         optimizers = build_optimizers(config.optimizer, model)
         ema = EMA(model, config.ema.decay)
         state = TrainState(dataset=data.content_hash)

@@ -75,7 +75,7 @@ class Block(nn.Module):
         self.cross_norm = nn.Identity() if self.cross is None else norm()
 
     def new_states(self, slots: Slots) -> dict[str, State]:
-        """States for decoding: one for each part that has new_cache(), and one for cross-attention."""
+        """States for decoding: of each part that has new_cache(), and of cross-attention."""
         parts: dict[str, Any] = dict(self.named_children())
         states = {}
         for name, part in parts.items():

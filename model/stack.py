@@ -87,9 +87,9 @@ class Stack(nn.Module):
         memory_visible: Tensor | None = None,
         caches: Caches | None = None,
     ) -> Tensor:
-        """tokens: (B, T), for parts that read them. visible: (B, S), false at padding, with a column
-        for each cached token; once given, it must be given at every later step. documents: (B, T), the
-        document number of each token, in ascending order: each document is treated as if alone.
+        """tokens: (B, T), for parts that read them. visible: (B, S), false at padding, with a
+        column for each cached token; once given, it must be given at every later step. documents:
+        (B, T), the document number of each token, ascending: each document is treated as if alone.
         memory_visible: like visible, for the memory."""
         n_new = x.shape[1]
         slots = Slots(n_new) if caches is None else caches.slots
@@ -133,7 +133,7 @@ class Stack(nn.Module):
     def positions(
         self, q_slots: Tensor, k_slots: Tensor, visible: Tensor | None, documents: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Positions of the new tokens, (1|B, T), and of all keys, (1|B, S), including cached ones."""
+        """Positions of the new tokens, (1|B, T), and of all keys with the cached ones, (1|B, S)."""
         limit = self.position.max_positions
         if limit is not None and len(k_slots) > limit:
             raise ValueError(f"{len(k_slots)} positions, but model.context_length is {limit}")
