@@ -13,16 +13,16 @@ from model.norm import LayerNorm, MakeNorm
 
 
 def make_table(size: int, width: int) -> nn.Embedding:
-    """A vector for each id. On the meta device none is drawn: torch would import torch._dynamo for
-    that, which takes 0.8 s."""
+    """A vector for each id. On the meta device none is drawn: for that, torch would import
+    torch._dynamo, which takes 0.8 s."""
     if torch.empty(0).is_meta:
         return nn.Embedding.from_pretrained(torch.empty(size, width), freeze=False)
     return nn.Embedding(size, width)
 
 
 class Embedding(nn.Module):
-    """Token embeddings, optionally scaled as in the original Transformer, or with segment embeddings
-    as in BERT."""
+    """Token embeddings, optionally scaled as in the original Transformer, or with segment
+    embeddings as in BERT."""
 
     def __init__(
         self,

@@ -24,7 +24,8 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def weight_and_bias(self, values: Tensor) -> list[Tensor | None]:
-        """Weight and bias in the dtype of the values, as fused kernels need; autocast changes it."""
+        """Weight and bias in the dtype of the values, which may differ under autocast, as fused
+        kernels need."""
         return [p if p is None else p.to(values.dtype) for p in (self.weight, self.bias)]
 
 

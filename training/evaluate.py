@@ -49,7 +49,7 @@ def watch(batches: Iterable[Batch], total: float) -> Iterable[Batch]:
 
 
 def load(place: str, which: str, overrides: list[str]) -> Run:
-    """With the data of these overrides or, without any, with its own."""
+    """Load a run with the data of these overrides or, if there are none, with its own."""
     keys = list(map(key_of, overrides))
     for key in keys:
         if not key.startswith(("parts", *OVERRIDES)):
@@ -65,7 +65,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
     elif "data" not in keys:
         hint = "add data= and its settings, such as data=text data.path=book.txt"
         raise ValueError(f"evaluate {place} on what? {hint}")
-    if "train" in stored:  # of a run; a folder has no settings of training
+    if "train" in stored:  # a run; a Hugging Face folder has no training settings
         node.train.update(stored["train"])
         if "precision" not in keys:
             node.precision = stored["precision"]

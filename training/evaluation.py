@@ -83,7 +83,7 @@ def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
 
 
 def shuffle_sources(batch: Batch) -> Batch:
-    """The batch with its sources in another order: a model that uses them then has a higher loss."""
+    """The batch with its sources rotated: a model that uses them then has a higher loss."""
     inputs = dict(batch.inputs)
     for name in inputs:
         if name.startswith("source"):

@@ -133,8 +133,8 @@ def groups_of(optimizers: list[Optimizer]) -> list[dict[str, Any]]:
 
 
 def set_lr(optimizers: list[Optimizer], factor: float) -> float:
-    """Multiply each base learning rate by the schedule's factor, and return the first result, that of
-    optimizer.lr."""
+    """Multiply each base learning rate by the schedule's factor, and return the first result, that
+    of optimizer.lr."""
     groups = groups_of(optimizers)
     for group in groups:
         group["lr"] = group["base_lr"] * factor

@@ -59,8 +59,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """A context with the weights to evaluate, if an optimizer trains others (schedule-free): its
-        swap() exchanges them."""
+        """A context with the weights to evaluate, if an optimizer trains others (schedule-free):
+        its swap() exchanges them."""
         optimizers: list[Any] = [o for o in self.optimizers if hasattr(o, "swap")]
         with torch.no_grad():
             for optimizer in optimizers:
@@ -73,8 +73,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """A context in eval mode and in the run's precision, with averaged weights if there are any.
-        All processes have to enter it."""
+        """A context in eval mode and in the run's precision, with averaged weights if there are
+        any. All processes have to enter it."""
         module = self.loss_module
         is_sharded = self.world.parallel == "fsdp"
         with self.swapped():
