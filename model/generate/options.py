@@ -87,7 +87,7 @@ def make_parser() -> ArgumentParser:
 
 
 def add_options(parser: Any, table: str) -> None:
-    """An option for each line of a table: its flag, what its value is called, and its help."""
+    """Add an option for each line of a table: its flag, the name of its value, and its help."""
     for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", table):
         parser.add_argument(flag, help=text, **SETTINGS[metavar])
 
@@ -131,7 +131,7 @@ def parse_options(args: list[str] | None = None) -> Namespace:
 
 
 def only_prompts(rest: list[str], options: Namespace) -> list[str]:
-    """Arguments without a flag are prompts: python sample.py "def "."""
+    """Take arguments without a flag as prompts: python sample.py "def "."""
     for argument in rest:
         if argument.startswith("-"):
             from configs.explain import did_you_mean
@@ -144,7 +144,7 @@ def only_prompts(rest: list[str], options: Namespace) -> list[str]:
 
 
 def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
-    """The options of sampling, for a model of this kind; `continues` if it continues a text."""
+    """The sampling options for a model of this kind; `continues`: whether it continues a text."""
     if options.embed and kind != "encoder":
         raise ValueError(f"--embed needs an encoder; model.kind is {kind}")
     if kind == "encoder":
@@ -159,15 +159,15 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
 
 
 def refuse(names: str, options: Namespace, reason: str) -> None:
-    """An option that would be ignored is an error."""
+    """Refuse options that would be ignored."""
     for name in names.split():
         if vars(options)[name] != DEFAULTS.get(name):
             raise ValueError(f"--{name.replace('_', '-')} has no effect: {reason}")
 
 
 def read_texts(options: Namespace) -> list[Any]:
-    """The prompts of the command line, the lines of --file, or stdin as one prompt, but each of
-    its lines for --embed; messages in each for --chat."""
+    """The prompts of the command line, the lines of --file, or stdin as one prompt; with --embed,
+    each line of stdin, with --chat, the messages in each."""
     if options.prompt or options.source:
         return options.prompt or options.source
     file = options.file

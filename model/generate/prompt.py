@@ -1,4 +1,4 @@
-"""Prompt: text becomes the ids that a model has learned to see."""
+"""Prompt: text becomes ids, in the form that a model was trained on."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ def encode_prompt(
     around: Sequence[str] = (),
     special: bool = False,
 ) -> list[int]:
-    """The ids of a text in its template, none for a text without any. With `special`, the text has
-    all special tokens written out. Else each [MASK] becomes one: of an encoder the mask, of T5 the
-    next sentinel, of an objective with tokens `around` pieces (<prefix> a <suffix> b <middle>)
-    those between them; of other models it is ordinary text."""
+    """The ids of a text in its template; none for a text that has none. With `special`, the text
+    has all special tokens written out. Else each [MASK] becomes a special token: for an encoder the
+    mask, for T5 the next sentinel, for an objective with tokens `around` pieces (<prefix> a
+    <suffix> b <middle>) the one between them; for other models it is ordinary text."""
     before, after = template
     count = text.count(MASK)
     specials = tokenizer.specials

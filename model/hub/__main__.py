@@ -28,14 +28,14 @@ from model.weights import count_parameters
 def write_run(
     folder: Path, config: Config, model: nn.Module, tokenizer: Tokenizer, origin: str
 ) -> None:
-    """A run at step 0, which can be sampled from and fine-tuned, but not resumed."""
+    """Write a run at step 0, which can be sampled from and fine-tuned, but not resumed."""
     with atomic_folder(folder) as draft:
         write_metadata(draft, config, {}, tokenizer, f"{origin}\n")
         save(draft, 0, {"model": model_tensors(model), "optimizer": {}}, {})
 
 
 def import_run(place: str | Path, folder: Path) -> str:
-    """Write the run, and return what has become of the model."""
+    """Write the run, and return a line about it."""
     model, tokenizer, config = load_hf(place)
     defaults = compose([f"model.kind={config.kind}"])
     run_config = replace(defaults, model=config, tokenizer={"kind": "hub"})
