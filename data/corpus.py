@@ -1,4 +1,4 @@
-"""From a config to loaders: its source, objective and tokenizer, and the corpus that they make."""
+"""Builds the loaders of a config, from its source, objective and tokenizer, and their corpus."""
 
 from functools import partial
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""From a source to a tokenized corpus in the cache: tokenize, and write."""
+"""Prepares a corpus: tokenizes a source and writes it to the cache."""
 
 import hashlib
 import json

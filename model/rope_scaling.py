@@ -57,7 +57,7 @@ class YarnScaling:
         pairs = len(inv_freq)
 
         def pair_with(turns: float) -> float:
-            """The fractional index of the pair with so many turns within the original context."""
+            """The fractional index of the pair that makes `turns` in the original context."""
             wavelength = self.original_max_position / turns
             return pairs * math.log(wavelength / (2 * math.pi)) / math.log(theta)
 

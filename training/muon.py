@@ -83,8 +83,8 @@ def matmul_dtype(device: str) -> torch.dtype:
 
 
 def orthogonalize_in_turn(updates: list[Tensor]) -> list[Tensor]:
-    """In each turn, every process orthogonalizes one matrix, and all exchange the results. With
-    FSDP, each has only a part of every matrix, so they gather the matrices first."""
+    """Let every process orthogonalize one matrix per turn, and exchange the results. With FSDP,
+    each has only a part of every matrix, so they gather the matrices first."""
     rank = dist.get_rank()
     size = dist.get_world_size()
     done: list[Tensor] = []

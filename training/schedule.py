@@ -120,6 +120,6 @@ class RunLength:
 
 
 def build_schedule(config: dict[str, Any], steps: float | None) -> Schedule:
-    """Build the schedule of a run with so many steps: None before they are known, 0 if it only
-    evaluates, infinite if only train.minutes ends it."""
+    """Build the schedule of a run. steps: None before it is known, 0 if the run only evaluates,
+    infinite if only train.minutes ends it."""
     return build("schedule", SCHEDULES, config, {"steps": steps or UNKNOWN_STEPS})

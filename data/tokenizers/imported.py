@@ -94,8 +94,8 @@ class HubTokenizer(Tokenizer):
         return text
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
-        """As in the base. Tokens may join in any way, so new ids are decoded together with the last
-        ones that became text."""
+        """Override: tokens may join in any way, so new ids are decoded together with the last ones
+        that became text."""
         context = list(before)  # their text has been returned
         pending: list[int] = []  # the ids after them
 
