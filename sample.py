@@ -35,10 +35,10 @@ MAX_BATCH = 64
 
 @dataclass
 class Row:
-    """One sample, and what has become of it."""
+    """One sample: its prompt and its output so far."""
 
     prompt: Any  # text, or messages
-    ids: list[int]  # of the prompt in its template
+    ids: list[int]  # the prompt's, with its template
     sample_id: int
     stream: TextStream
     shown: str = ""
@@ -65,12 +65,12 @@ class Sampler:
 
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
         kind = str(run.model.kind)
-        objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # auto, if imported
+        objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # imported: auto
         continues = kind == "decoder" and objective.input_kind != "pairs"
         self.sampling = choose_sampling(options, kind, continues)
         self.continues = continues and not options.chat
 
-        is_imported = run.config.get("code") is None  # its hash, if it was trained here
+        is_imported = run.config.get("code") is None  # a run trained here has the code's hash
         has_head = run.config["model"]["head"].get("mlm_transform") is not None
         self.is_headless = is_imported and not has_head
 
@@ -79,7 +79,7 @@ class Sampler:
         if continues:
             after = []  # it would end the text
         elif kind == "decoder":
-            after = [run.tokenizer.start]  # of a target
+            after = [run.tokenizer.start]  # starts a target
         self.encode_text = partial(
             encode_prompt,
             tokenizer=run.tokenizer,
@@ -89,7 +89,7 @@ class Sampler:
             around=objective.prompt,
             special=options.special,
         )
-        # the ids of an empty text; without any, it has no output
+        # the ids of an empty prompt; if there are none, it has no output
         self.empty: list[int] = []
         if options.embed:
             self.empty = before + after
@@ -99,16 +99,16 @@ class Sampler:
 
         self.chat = ChatTemplate(run.tokenizer) if options.chat else None
         self.system = [{"role": "system", "content": text} for text in options.system]
-        self.messages = self.system  # of the conversation so far
+        self.messages = self.system  # the conversation so far
         if self.chat and not self.chat.is_own and objective.input_kind != "chat":
             raise ValueError("--chat needs a run of data=chat, or an import with a chat template")
 
     def reply(self, text: str) -> None:
-        """Print an answer; of one that is interrupted, what was said is remembered."""
+        """Print an answer. If it is interrupted, the conversation keeps what was printed."""
         turn = {"role": "user", "content": text}
         row = self.encode([*self.messages, turn])
         context = self.model.context_length
-        n_new = min(self.options.max_new_tokens, context // 2)  # for which there should be room
+        n_new = min(self.options.max_new_tokens, context // 2)  # there should be room for these
         is_full = len(row.ids) + n_new > context
 
         if is_full and self.messages != self.system:
@@ -159,7 +159,7 @@ class Sampler:
         if not self.chat:
             ids = self.encode_text(prompt) or self.empty
         elif prompt[-1]["role"] == "assistant":
-            raise ValueError(f"nothing is asked after {prompt[-1]['content']!r:.60}")
+            raise ValueError(f"the last message is the assistant's: {prompt[-1]['content']!r:.60}")
         else:
             ids = self.chat.encode_prompt(prompt)
 
@@ -169,7 +169,7 @@ class Sampler:
         return Row(prompt, ids, sample_id, stream)
 
     def generate(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
-        """Complete each row. Yields its text as it grows."""
+        """Complete each row, and yield its text as it grows."""
         options = self.options
         prompts = [row.ids for row in rows]
         n_new = options.max_new_tokens
@@ -201,7 +201,7 @@ class Sampler:
             yield row, row.stream.finish("length") + "\n"
 
     def fill(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
-        """Each text with its masks filled in, and the top predictions for each mask."""
+        """Yield each text with its masks filled in, and the top predictions for each mask."""
         decode = self.tokenizer.decode
         specials = self.tokenizer.specials
         if self.is_headless:
@@ -226,7 +226,7 @@ class Sampler:
             yield row, f"{row.stream.text}\n{predictions}"
 
     def vectors(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
-        """A line of JSON for each text."""
+        """Yield a line of JSON for each text."""
         found = embed(self.model, [row.ids for row in rows], self.options.embed)
         for row, vector in zip(rows, found, strict=True):
             line = {"text": row.prompt, "embedding": vector}
@@ -248,7 +248,7 @@ class Sampler:
 
 
 def generation_rules(run: LoadedRun, options: Namespace) -> dict[str, Any]:
-    """The rules of an imported model, but for what the command line says otherwise."""
+    """The rules of an imported model, except those that the command line overrides."""
     found = run.config["generation"]
     rules = {name: found[name] for name in NO_RULES if found.get(name) is not None}
     if options.repetition_penalty is not None:
@@ -257,7 +257,7 @@ def generation_rules(run: LoadedRun, options: Namespace) -> dict[str, Any]:
 
 
 def show(text: str) -> None:
-    """Print exactly this text, but for control characters on a terminal."""
+    """Print the text unchanged, except that control characters are escaped on a terminal."""
     if sys.stdout.isatty():
         text = escape(text)
     sys.stdout.write(text)
@@ -274,8 +274,8 @@ def as_json(row: Row) -> str:
 
 
 def interact(sampler: Sampler) -> None:
-    """One prompt after another; an error or an interrupt ends only its own."""
-    with suppress(ImportError):  # not on every system
+    """Read one prompt after another; an error or an interrupt ends only the current one."""
+    with suppress(ImportError):  # not available on every system
         import readline  # noqa: F401  line editing and history
     with suppress(EOFError):
         while True:
@@ -298,7 +298,7 @@ def main(args: list[str] | None = None) -> None:
     if options.interactive or takes_turns:
         interact(Sampler(options))
     else:
-        texts = read_texts(options)  # before a model is loaded in vain
+        texts = read_texts(options)  # first, so that an error saves loading the model
         Sampler(options).answer(texts)
 
 

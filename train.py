@@ -1,4 +1,4 @@
-"""Train a language model: the whole story of a run, in order.
+"""Train a language model: the whole run, in order.
 
 python train.py model=llama data=text data.path=book.txt name=book
 torchrun --nproc_per_node=8 train.py parallel=fsdp size=350m
@@ -44,14 +44,14 @@ from training.summary import summarize
 
 
 def train(config: Config, origin: dict[str, Any] | None = None) -> float:
-    """Build all that a run needs, and run it; returns its validation loss. origin: what the config
-    was composed from, of a command line."""
+    """Build all that a run needs, run it, and return its validation loss. origin: what the config
+    was composed from, if it came from a command line."""
     world = distributed.start(config)
     with run_folder.open_folder(config, world) as folder:
         stored = newest_undamaged(folder) if config.resume else None
 
-        # init_from brings a tokenizer and, unless a checkpoint has the weights, a model; with
-        # adapt= a part of it is trained
+        # init_from provides a tokenizer and, unless a checkpoint has the weights, a model; with
+        # adapt= only a part of it is trained
         model, tokenizer = None, None
         if config.init_from is not None:
             model, tokenizer = starting_point(config, folder, stored is not None)
@@ -59,7 +59,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         # data: the tokens of a text, cached, and the batch of any step
         data = load_data(config, tokenizer)
         check_batches(data.objective, data.train)
-        world.wait()  # longer than ddp_timeout, if one process tokenizes a large text
+        world.wait()  # may exceed ddp_timeout: one process tokenizes a large text
 
         # the model, and the loss of a batch
         vocab_size = data.tokenizer.vocab_size
@@ -71,7 +71,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         else:
             loss_module.to(world.device)
 
-        # the optimizers, two with Muon; a checkpoint then fills in weights, their state and progress
+        # the optimizers (two with Muon); a checkpoint then fills in weights, state and progress
         optimizers = build_optimizers(config.optimizer, model)
         ema = EMA(model, config.ema.decay)
         state = TrainState(dataset=data.content_hash)
@@ -87,7 +87,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             if last is not None:
                 return last
 
-        # torch.compile and DDP, for steps alone: evaluations and samples have other shapes
+        # torch.compile and DDP, for training steps only: evaluations and samples have other shapes
         if world.compiles:
             compile_module(loss_module, config, world)
         if config.train.recompute == "block":
@@ -98,12 +98,12 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         state.micro_batch_size = fit_micro_batch(run, train_module)
 
         # the folder of the run, with what it needs besides its weights
-        if not is_finished:  # which keeps the settings that it was trained with
+        if not is_finished:  # a finished run keeps the settings that it was trained with
             saver.begin(origin or {}, run_folder.environment(world), stored is not None)
         if world.is_main:
             print(run_folder.describe(folder, run, run_length.steps))
         log = Log(folder, run)
-        # whatever ends the run, a checkpoint that is being written is completed
+        # however the run ends, a checkpoint that is being written is completed
         with distributed.catch_signals(), saver.thread, closing(log):
             try:
                 loop(run, run_length, train_module, saver, log)
@@ -125,14 +125,14 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
 def loop(
     run: Run, run_length: RunLength, train_module: nn.Module, saver: Checkpointer, log: Log
 ) -> None:
-    """Train until the run is over. Its weights are a function of (seed, step); with train.minutes of
-    the time as well, for the learning rate then follows the clock. Evaluations, samples and logs
+    """Train until the run is over. The weights are a function of (seed, step); with train.minutes
+    also of time, because the learning rate then follows the clock. Evaluations, samples and logs
     change no weight."""
     config, data, world, state = run.config, run.data, run.world, run.state
     schedule = build_schedule(config.schedule, run_length.steps)
 
     def read(step: int) -> Batch:
-        rows = data.train.batch(step).share(*world.share)  # of this process
+        rows = data.train.batch(step).share(*world.share)  # the rows of this process
         return rows.pinned() if world.device.type == "cuda" else rows
 
     batches = prefetch(read, itertools.count(state.step))
@@ -142,13 +142,13 @@ def loop(
         return every is not None and state.step % every == 0
 
     def validate() -> float:
-        """The loss of a part of the validation set, always the same."""
+        """The loss on a fixed part of the validation set."""
         metrics = evaluate(run, config.eval.max_examples)
         log.evaluation(metrics)
         return metrics["val_loss"]
 
-    # also before the first step and after the last: the best is chosen by these evaluations, and
-    # may be the model that a fine-tuning starts from
+    # also before the first step and after the last: these evaluations choose the best checkpoint,
+    # which may be the model that fine-tuning starts from
     evaluates = config.eval.every is not None or config.init_from is not None
     if state.step == 0 and evaluates:
         state.record(validate())
@@ -158,12 +158,12 @@ def loop(
     while not run_length.is_over(state):
         progress = run_length.progress(state)
         lr = set_lr(run.optimizers, schedule(progress))
-        seed_step(config.seed, state.step, world.rank)  # of dropout
+        seed_step(config.seed, state.step, world.rank)  # for dropout
         clock = time.perf_counter() - start
         batch = next(batches)
         result = update(run, train_module, batch, clock)
         state.step += 1
-        state.tokens += batch.n_tokens  # of all processes
+        state.tokens += batch.n_tokens  # over all processes
         state.seconds = result.seconds
         run.ema.update(state.step)
         log.step(progress, result.losses | {"lr": lr, "grad_norm": result.grad_norm})
@@ -188,8 +188,8 @@ class StepResult(NamedTuple):
 
     losses: dict[str, float]  # means over the targets of the step
     grad_norm: float  # before clipping
-    seconds: float  # of the run, by the clock of the main process: all end at the same step
-    stop: bool  # one of them has received a signal
+    seconds: float  # of the run, by the main process's clock, so that all end at the same step
+    stop: bool  # one of the processes has received a signal
 
 
 def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResult:
@@ -200,16 +200,16 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     scaler = world.scaler
 
     # the gradient of the mean over all targets of all processes, micro-batch by micro-batch; with
-    # several processes the number of targets stays a tensor: reading it would wait for the GPU
+    # several processes the target count stays a tensor: reading it would wait for the GPU
     count = world.sum(batch.count)[0] if world.size > 1 else batch.count
     count_terms(run, batch, count)  # only for models with losses() of (sum, count)
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
-        # only DDP looks at it: it exchanges gradients once they are added up
+        # only DDP reads it: gradients are exchanged once they are accumulated
         train_module.require_backward_grad_sync = is_last
         with world.precision.autocast():
             losses = train_module(*micro_batch)  # {name: sum over the targets}
-        # DDP and FSDP average over the processes; the sum is needed
+        # DDP and FSDP average over the processes, but the sum is needed
         loss = sum(losses.values()) * (world.size / count)
         scaler.scale(loss).backward()
         for name, part in losses.items():
@@ -225,16 +225,16 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     max_norm = run.config.train.grad_clip or math.inf
     norm = distributed.whole(clip_grad_norm_(parameters, max_norm))
 
-    # what the host reads, in one exchange: the only wait for a GPU
-    seconds = clock if world.is_main else 0.0  # so that the sum is that of the main process
+    # all that the host reads, in one exchange: the only wait for the GPU
+    seconds = clock if world.is_main else 0.0  # so that the sum is the main process's value
     n_signals = len(distributed.received_signals)
     sums = world.sum(batch.count, norm, seconds, n_signals, *totals.values())
     total_count, total_norm, main_seconds, all_signals, *total_losses = sums.tolist()
     means = {name: s / total_count for name, s in zip(totals, total_losses, strict=True)}
-    grad_norm = total_norm / world.size  # all have the same
+    grad_norm = total_norm / world.size  # all processes have the same norm
 
     # a NaN or infinity never reaches the weights
-    overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # of float16: skip the step
+    overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # in float16: skip the step
     numbers = dict(means)
     if not overflow:
         numbers["gradient"] = grad_norm
@@ -245,7 +245,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
                 f"{reason}; the weights were not updated; try a lower optimizer.lr"
             )
 
-    # update; after an overflow the scaler alone would skip only the optimizer that has met it
+    # update; after an overflow, the scaler itself would skip only the optimizer that met it
     for optimizer in optimizers:
         if not overflow:
             scaler.step(optimizer)
@@ -256,7 +256,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
 
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")
 def main(node: DictConfig) -> float | None:
-    """One run. Of a sweep (-m), Hydra calls it once for each combination of settings."""
+    """One run. In a sweep (-m), Hydra calls it once for each combination of settings."""
     config, origin = read_settings(node)
     if config.dry_run:
         print(plan.report(config))

@@ -1,4 +1,4 @@
-"""Command line: a command ends with 0, or with one sentence on stderr and an exit code."""
+"""Command line: a command exits with 0, or with one sentence on stderr and an error code."""
 
 import argparse
 import builtins
@@ -11,17 +11,17 @@ from io import StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-# characters that a terminal acts on, but for tabs and line breaks, and marks of text direction
+# control characters, except tabs and line breaks, and marks of text direction
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def escape(text: object) -> str:
-    """Spell out control characters."""
+    """Escape control characters."""
     return CONTROL.sub(lambda match: ascii(match[0]).strip("'"), str(text))
 
 
 def print(text: object = "", file: TextIO | None = None) -> None:
-    """Print text that may come from a file or a model; of several processes, the first does."""
+    """Print text that may come from a file or a model; only the first process prints."""
     if file is None and os.environ.get("RANK", "0") != "0":
         return
     builtins.print(escape(text), file=file, flush=True)
@@ -32,15 +32,15 @@ def warn(text: str) -> None:
 
 
 def run_command(main: Callable[[], Any]) -> int:
-    """main(), and the exit code of the command."""
-    if sys.stdout is None:  # closed, as some schedulers start programs
+    """Run main() and return the exit code of the command."""
+    if sys.stdout is None:  # some schedulers start programs with it closed
         sys.stdout = StringIO()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal cannot show
     try:
         main()
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return 130
@@ -53,15 +53,13 @@ def run_command(main: Callable[[], Any]) -> int:
 
 
 def run_hydra(main: Callable[[], Any]) -> int:
-    """The command of a main that Hydra has decorated; returns its exit code."""
+    """Run a main that is decorated by Hydra, and return its exit code."""
     from configs.compose import prepare_arguments
 
     def command() -> None:
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
         if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
-            raise ValueError(
-                "-m trains one model after another; with torchrun, start each run by itself"
-            )
+            raise ValueError("-m cannot be used with torchrun; start each run by itself")
         # Hydra raises errors, which run_command prints, instead of printing them itself
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main()
@@ -70,7 +68,7 @@ def run_hydra(main: Callable[[], Any]) -> int:
 
 
 def report(error: Exception) -> int:
-    """Print an error as one sentence, or a bug with its traceback. Returns the exit code."""
+    """Print an error as one sentence, or a bug with its traceback, and return the exit code."""
     from configs.explain import explain
 
     code, sentence = explain(error)
@@ -83,7 +81,7 @@ def report(error: Exception) -> int:
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """A parser whose errors are those of run_command."""
+    """A parser whose errors are reported by run_command."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; see --help")

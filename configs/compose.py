@@ -1,4 +1,4 @@
-"""Compose: what Hydra composed becomes one typed Config."""
+"""Compose: turns what Hydra composed into one typed Config."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from configs.parts import CONFIGS, load_parts, parts_configs
 from configs.registry import from_dict
 from configs.schema import Config
 
-# taken as typed: names and paths may have characters that mean something to Hydra
+# taken literally: names and paths may have characters that mean something to Hydra
 VERBATIM = ["name", "init_from", "parts", "adapt.layers", "data.path", "data.val_path", "data.id"]
 VERBATIM += ["data.source", "data.target", "data.cache"]
 LENGTHS = ("train.steps", "train.tokens", "train.epochs", "train.minutes")
@@ -37,9 +37,9 @@ def key_of(override: str) -> str:
 
 
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line as Hydra takes it: flags first, verbatim values quoted, implied settings
+    """A command line in Hydra's form: flags first, verbatim values quoted, implied settings
     added."""
-    "".join(arguments).encode()  # what cannot be written later is refused now
+    "".join(arguments).encode()  # refuses now what could not be written later
     parser = get_args_parser()
     parser.exit_on_error = False
     parsed, unknown = parser.parse_known_intermixed_args(arguments)
@@ -52,8 +52,8 @@ def prepare_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def quote(override: str) -> str:
-    """Values of the VERBATIM keys are taken as typed, but for what only Hydra can mean: null, quotes,
-    ${...}, lists."""
+    """Quote the values of VERBATIM keys, which are taken literally, except what only Hydra can
+    mean: null, quotes, ${...}, lists."""
     key, _, value = override.partition("=")
     is_list = value.startswith("[") and value.endswith("]")
     is_sweep = "," in value and not os.path.exists(os.path.expanduser(value))
@@ -68,7 +68,8 @@ def quoted(value: object) -> str:
 
 
 def implied(overrides: Sequence[str]) -> list[str]:
-    """One length unsets the others; parts= adds the configs/ beside its file to the search path."""
+    """Overrides that follow from others: a length unsets the other lengths; parts= adds the
+    configs/ beside its file to the search path."""
     values = {key_of(override): override.partition("=")[2] for override in overrides}
     added = []
     if any(values.get(length, "null") != "null" for length in LENGTHS):
@@ -81,28 +82,28 @@ def implied(overrides: Sequence[str]) -> list[str]:
 
 
 def to_config(node: DictConfig) -> Config:
-    """Hydra's config as a Config: every value of its type and within its bounds."""
+    """Turn Hydra's config into a Config, and check the type and bounds of every value."""
     if missing := OmegaConf.missing_keys(node):
         raise ValueError(f"a value is needed for {' and '.join(sorted(missing))}")
     values: Any = OmegaConf.to_container(node, resolve=True)
     for name in values.keys() - Config.__dataclass_fields__.keys():
-        if (CONFIGS / name).is_dir():  # where Hydra puts a file that does not say where it belongs
-            line = "'# @package ...', as the others in its folder"
+        if (CONFIGS / name).is_dir():  # Hydra puts a file without `@package` here
+            line = "'# @package ...', like the others in its folder"
             raise ValueError(f"the file of {name}=... must begin with the line {line}")
     config = from_dict(Config, values)
     if config.plan.gpu and not config.dry_run:
         raise ValueError("plan.gpu plans a run for another GPU: add dry_run=true")
     train = config.train
     if {train.steps, train.tokens, train.epochs, train.minutes} == {None}:
-        raise ValueError(f"a run needs an end: set one of {', '.join(LENGTHS)}")
+        raise ValueError(f"a run needs a length: set one of {', '.join(LENGTHS)}")
     if train.patience is not None and config.eval.every is None:
         raise ValueError("train.patience counts evaluations and eval.every is null: set eval.every")
     return config
 
 
 def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
-    """A source of a mix, whose kind is the name of an option: {kind: tinystories} is of the kind hub,
-    with the settings of that file. ??? is what it has to set itself."""
+    """A source of a mix, whose kind is the name of an option: {kind: tinystories} has the kind hub,
+    with the settings of that file. It must set what is ??? there."""
     name = source.get("kind")
     path = CONFIGS / f"data/{name}.yaml"
     option: dict[str, Any] = read_yaml(path) if path.exists() else {"kind": name}

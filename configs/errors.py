@@ -1,4 +1,4 @@
-"""The errors that have an exit code of their own. Any other ValueError ends a command with 2."""
+"""Errors with an exit code of their own. Any other ValueError ends a command with 2."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ class RunLockedError(Exception):
 
 
 class StopRequested(SystemExit):
-    """A signal asks the run to stop. Not an Exception, so that it ends a sweep, too."""
+    """A signal asks the run to stop. This is not an Exception, so it also ends a sweep."""
 
     def __init__(self) -> None:
         super().__init__(75)  # EX_TEMPFAIL: try again later
@@ -37,7 +37,7 @@ class StopRequested(SystemExit):
 
 @contextmanager
 def errors_as(kind: type[Exception], reason: str) -> Iterator[None]:
-    """What libraries raise, of many types, becomes ours."""
+    """Turn errors of any type, as libraries raise them, into one of ours."""
     try:
         yield
     except kind:

@@ -1,4 +1,5 @@
-"""Explain: an error becomes an exit code and one sentence, with the name that was probably meant."""
+"""Explain: turns an error into an exit code and one sentence, with the name that was probably
+meant."""
 
 import argparse
 import re
@@ -10,7 +11,7 @@ from configs.compose import read_yaml
 from configs.parts import CONFIGS
 from configs.registry import flatten
 
-# of errors without an exit_code, which those of configs/errors.py have
+# of errors without an exit_code attribute (those of configs/errors.py have one)
 EXIT_CODES: dict[type[Exception], int] = {
     FloatingPointError: 5,
     MemoryError: 6,
@@ -21,22 +22,22 @@ EXIT_CODES: dict[type[Exception], int] = {
 LOST_PEER = re.compile(
     "gloo|NCCL|remote process|[Tt]imed out|Broken pipe|Connection (closed|reset)"
 )
-HINTS = {  # beside the options of a group
+HINTS = {  # printed after the options of a group
     "model": "; size= sets the size, init_from= loads a model: init_from=openai-community/gpt2-medium",
     "data": "; a file is read by data=text or data=table, conversations by data=chat, and data.path=...",
 }
 
 
 def explain(error: Exception) -> tuple[int | None, str]:
-    """(exit code, sentence); the code of a bug is None."""
+    """Returns (exit code, sentence); the code of a bug is None."""
     message = str(error) or "out of memory"  # Python's MemoryError says nothing
     reason = message.partition("\n")[0]
     codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     code = getattr(error, "exit_code", next(codes, None))
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
         return 2, explain_hydra(error)
-    if isinstance(error, BrokenPipeError):  # of train.py, reported by training/compare.py
-        return code, "the output is no longer read"
+    if isinstance(error, BrokenPipeError):  # from train.py, reported by training/settings.py
+        return code, "the output pipe was closed"
     if isinstance(error, OSError) and error.strerror:
         return code, f"{error.filename or 'the disk'}: {error.strerror.lower()}"
     if isinstance(error, UnicodeEncodeError):
@@ -51,7 +52,7 @@ def explain(error: Exception) -> tuple[int | None, str]:
 
 
 def explain_hydra(error: Exception) -> str:
-    """An error of Hydra or OmegaConf in one sentence, with the name that was probably meant."""
+    """Explain an error of Hydra or OmegaConf in one sentence, with the name that was meant."""
     text = str(error)
     if override := getattr(error, "override", None):
         if override.endswith(".py"):
@@ -76,7 +77,7 @@ def explain_hydra(error: Exception) -> str:
 
 def unknown_setting(key: str) -> str:
     """Name the options that have this setting, or the nearest name."""
-    options: dict[str, list[str]] = defaultdict(list)  # that have a setting
+    options: dict[str, list[str]] = defaultdict(list)  # the options that have each setting
     for path in [CONFIGS / "train.yaml", *sorted(CONFIGS.glob("*/*.yaml"))]:
         node = read_yaml(path)
         node.pop("hydra", None)  # settings of Hydra itself
@@ -85,15 +86,15 @@ def unknown_setting(key: str) -> str:
         for name in flatten(node, prefix):
             options[name].append(f"{path.parent.name}={path.stem}")
     if key in options:
-        return f"{key} is a setting of {' or '.join(options[key])}, which is not chosen"
+        return f"{key} is a setting of {' or '.join(options[key])}, which is not selected"
     groups = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
     if key in groups:
-        return f"a preset cannot choose {key}=, which comes later; an experiment can"
+        return f"a preset cannot choose {key}=, which is composed later; an experiment can"
     return f"unknown setting {key}{did_you_mean(key, [*options, *groups])}; --cfg job prints all"
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The nearest of the known names whose last part, or what others call it, looks like that of
+    """A hint with the nearest known name whose last part, or a synonym of it, looks like that of
     this one: model.attention.windw looks like `window`, which means sliding_window."""
     others = read_yaml(CONFIGS / "synonyms.yaml")
     meaning = {str(other): ours for ours in others for other in others[ours]}

@@ -1,5 +1,5 @@
-"""Parts from outside: a Python file of the user's, whose classes register themselves. Only a command
-line names it: a stored config imports nothing."""
+"""User parts: a Python file whose classes register themselves. Only a command line can load it: a
+stored config imports nothing."""
 
 import hashlib
 import inspect
@@ -21,14 +21,14 @@ def find_parts(place: str | Path) -> Path:
 
 
 def load_parts(place: str | Path | None) -> None:
-    """Run the file, once in a process."""
+    """Run the file, once per process."""
     path = find_parts(place) if place is not None else None
     if path is None or path in LOADED:
         return
     source = path.read_bytes()
     module = ModuleType(f"parts_{path.stem}")
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # where dataclasses look for their types
+    sys.modules[module.__name__] = module  # dataclasses look up their types here
     try:
         exec(compile(source, path, "exec"), vars(module))
     except Exception as error:
@@ -40,7 +40,7 @@ def load_parts(place: str | Path | None) -> None:
 
 
 def parts_configs(place: str | Path) -> Path | None:
-    """The folder of its YAML files, configs/ beside it."""
+    """The folder of the file's YAML files, configs/ beside it."""
     folder = find_parts(place).parent / "configs"
     if folder == CONFIGS or not folder.is_dir():
         return None
@@ -51,10 +51,10 @@ def parts_configs(place: str | Path) -> Path | None:
 
 
 def own_code() -> dict[str, str]:
-    """{"parts": hash of the files}, or nothing without one."""
+    """{"parts": hashes of the files}, or {} if there are none."""
     return {"parts": " ".join(LOADED.values())} if LOADED else {}
 
 
 def code_of(part: object) -> str:
-    """The hash of the file from outside that its class is from, or nothing."""
+    """The hash of the user's file that defines the part's class, or an empty string."""
     return LOADED.get(Path(inspect.getfile(type(part))), "")

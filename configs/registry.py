@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 Schema = TypeVar("Schema")
 Kind = TypeVar("Kind")
-LARGEST = 2**63 - 1  # integer of torch; a bound that no message names
+LARGEST = 2**63 - 1  # torch's largest integer; a bound that no message names
 UNIONS = (Union, UnionType)  # of `Count | None`, `int | None`
 
 
@@ -47,7 +47,7 @@ BelowOne = Annotated[float, Bounds(least=0, below=1)]
 
 
 class Registry(dict[str, Kind]):
-    """The kinds of a part; none replaces another."""
+    """The kinds of a part, by name; a name cannot be reused."""
 
     def __setitem__(self, name: str, kind: Kind) -> None:
         if name in self:
@@ -67,7 +67,7 @@ NAMES = {
 
 
 def matches(value: Any, annotation: Any) -> bool:
-    """What lists and dicts contain is not checked."""
+    """Whether a value fits an annotation. The contents of lists and dicts are not checked."""
     if annotation in (Any, inspect.Parameter.empty):
         return True
     base, inner = get_origin(annotation), get_args(annotation)
@@ -96,7 +96,7 @@ def describe_type(annotation: Any) -> str:
 
 
 def check_value(name: str, value: Any, annotation: Any) -> Any:
-    """The value, if its annotation allows it; 1e3 passes as an integer, too."""
+    """Return the value if its annotation allows it; 1e3 also passes as an integer."""
     if isinstance(value, dict) and isinstance(annotation, type) and is_dataclass(annotation):
         return from_dict(annotation, value, f"{name}.")
     if matches(value, annotation):
@@ -112,12 +112,12 @@ def check_value(name: str, value: Any, annotation: Any) -> Any:
 
 
 def from_dict(schema: type[Schema], values: dict[str, Any], path: str = "") -> Schema:
-    """A dataclass from plain data; unknown and missing keys are errors."""
+    """Make a dataclass from plain data; unknown and missing keys are errors."""
     return construct(path, schema, values, {})
 
 
 def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """{dotted key: value} of nested dicts."""
+    """Flatten nested dicts to {dotted key: value}."""
     flat: dict[str, Any] = {}
     for key, value in node.items():
         name = f"{path}{key}"
@@ -142,7 +142,7 @@ def nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def signature(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Its parameters, but for those that a partial has fixed."""
+    """The parameters of a constructor, except those that a partial has fixed."""
     fixed = constructor.keywords if isinstance(constructor, partial) else {}
     parameters = inspect.signature(constructor).parameters
     return {name: parameters[name] for name in parameters if name not in fixed}
@@ -151,13 +151,13 @@ def signature(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def construct(
     path: str, constructor: Callable[..., Any], options: dict[str, Any], shared: dict[str, Any]
 ) -> Any:
-    """constructor(**options), plus those shared values that it has parameters for. Shared values, such
-    as d_model, are the caller's: no option can set them. The path, such as "train." or
+    """constructor(**options), plus those shared values for which it has parameters. Shared values,
+    such as d_model, are the caller's: no option can set them. The path, such as "train." or
     "optimizer (muon): ", precedes the name of an option in messages."""
     parameters = signature(constructor)
     arguments = {name: value for name, value in shared.items() if name in parameters}
     known = {name: p for name, p in parameters.items() if name not in shared}
-    # an unknown setting that is null is ignored: an older run may have one that is gone
+    # an unknown setting that is null is ignored: an older run may have one that no longer exists
     if unknown := [name for name in options if name not in known and options[name] is not None]:
         names = ", ".join(known) or "none"
         raise ValueError(f"unknown setting {path}{unknown[0]}; the known ones are: {names}")
@@ -175,8 +175,8 @@ def construct(
 def build(
     name: str, kinds: Mapping[str, Any], node: Any, shared: dict[str, Any], needs: str | None = None
 ) -> Any:
-    """kinds[node["kind"]] with its other options. needs: only kinds with this parameter, such as
-    `memory` of attentions that can be cross-attention."""
+    """Build kinds[node["kind"]] with its other options. needs: only kinds with this parameter, such
+    as `memory`, which attentions need for cross-attention."""
     options = dict(node)
     kind = options.pop("kind", None)
     names = [k for k in kinds if needs is None or needs in signature(kinds[k])]

@@ -1,5 +1,5 @@
-"""Schema: the config as typed data. Defaults live in the YAML files, and here for what the model of an
-older run lacks. A part is a dict, which the class of its `kind` checks."""
+"""Schema: the config as typed data. Defaults are in the YAML files; those here are for settings
+that the model of an older run lacks. A part is a dict, which the class of its `kind` checks."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ Layers = Annotated[int, Bounds(least=1, most=10_000)]
 
 @dataclass
 class EncoderSizes:
-    d_model: Count | None  # null: as in the decoder
+    d_model: Count | None  # null: same as the decoder
     n_layers: Layers | None
     n_heads: Count | None
 

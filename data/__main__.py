@@ -72,7 +72,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def marked(ids: ndarray, mask: ndarray, tokenizer: Tokenizer) -> str:
-    """The text, with brackets around what is trained on."""
+    """The text with brackets around what is trained on."""
     text = ""
     changes = np.flatnonzero(np.diff(mask)) + 1
     for start, stop in pairwise([0, *changes, len(ids)]):

@@ -1,4 +1,4 @@
-"""A batch: what a training step takes."""
+"""A batch: the input of a training step."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,17 +14,17 @@ from configs.schema import IGNORE_INDEX
 
 @dataclass
 class Batch:
-    """Rows of a text, or pairs that are padded. The main loss of a step is the sum of all cross-entropies,
+    """Rows of a text, or padded pairs. The main loss of a step is the sum of all cross-entropies,
     each times its weight if there are weights, divided by the number of targets."""
 
     inputs: dict[str, Tensor]  # keyword arguments of the model's hidden()
     targets: Tensor  # (B, T)
     count: int  # of targets
     weights: Tensor | None = None  # (B, T)
-    n_tokens: int = 0  # without padding; parts of a batch keep that of the whole
+    n_tokens: int = 0  # without padding; a part of a batch keeps the number of the whole
 
     def __iter__(self) -> Iterator[Any]:
-        """The arguments of LossModule."""
+        """Yield the arguments of LossModule."""
         yield from (self.inputs, self.targets, self.count)
         if self.weights is not None:
             yield self.weights
@@ -35,19 +35,19 @@ class Batch:
         return replace(self, inputs=inputs, targets=function(self.targets), weights=weights)
 
     def to(self, device: torch.device) -> "Batch":
-        is_gpu = device.type == "cuda"  # elsewhere a copy may be read before it is there
+        is_gpu = device.type == "cuda"  # elsewhere a copy may be read before it has arrived
         return self.map_tensors(lambda x: x.to(device, non_blocking=is_gpu))
 
     def pinned(self) -> "Batch":
         return self.map_tensors(Tensor.pin_memory)
 
     def rows(self, start: int, stop: int) -> "Batch":
-        """Some of its rows: a micro-batch."""
+        """Some of the rows: a micro-batch."""
         return self.map_tensors(lambda x: x[start:stop]).recount()
 
     def share(self, rank: int, size: int) -> "Batch":
-        """The rows of one of `size` processes. All have equally many, for they must run equally
-        many forward passes: in place of a row that is missing, another one without targets."""
+        """The rows of one of `size` processes. All have equally many rows, because they must run
+        equally many forward passes; a missing row is replaced by another one without targets."""
         n = len(self.targets)
         share = math.ceil(n / size)
         rows = torch.arange(rank * share, (rank + 1) * share)
@@ -65,7 +65,7 @@ def make_batch(
     n_tokens: int | None = None,
     **inputs: ndarray | Tensor,
 ) -> Batch:
-    """n_tokens: of the text that is in it, if its rows of targets are padded or not as long."""
+    """Make a batch. n_tokens: those of its text, if its targets are padded or differ in length."""
     tensors = {name: torch.as_tensor(x) for name, x in inputs.items()}
     targets = torch.as_tensor(targets)
     if weights is not None:

@@ -1,7 +1,7 @@
-"""Chat: a conversation becomes text by the template of a model, then ids, and a mask of those that
-the assistant says.
+"""Chat: the template of a model turns a conversation into text, which becomes ids and a mask of
+those that the assistant says.
 
-As in transformers, special tokens are parsed out of the whole text, also where a message has them.
+As in transformers, special tokens are parsed out of the whole text, even out of messages.
 """
 
 import json
@@ -32,19 +32,19 @@ PLAIN = r"""{% for message in messages %}
 {{ 'assistant:\n' }}
 {%- endif %}
 """
-# around what {% generation %} marks; no text has U+FDD0, which is no character
+# around what {% generation %} marks; no text has U+FDD0, which is not a character
 START, STOP = "\ufdd0start\ufdd0", "\ufdd0stop\ufdd0"
 SAID = "\ufdd0said\ufdd0"  # in the place of what is said
 
 
 def to_messages(texts: Sequence[Any]) -> Messages:
-    """From a role and a content for each, in turn."""
+    """Messages from texts in which roles and contents alternate."""
     pairs = zip(texts[::2], texts[1::2], strict=True)
     return [{"role": role, "content": content} for role, content in pairs]
 
 
 def compiled(template: str, date: str | None) -> Any:
-    """As transformers has it. {% generation %} becomes a call that encloses its text in marks."""
+    """Compile as transformers does. {% generation %} becomes a call that puts its text in marks."""
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def strftime_now(form: str) -> str:
@@ -68,15 +68,15 @@ def compiled(template: str, date: str | None) -> Any:
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer, or else the plain one. It writes this date, by default that
-    of today."""
+    """The chat template of a tokenizer, or else the plain one. It writes this date, by default
+    today's."""
 
     def __init__(self, tokenizer: Tokenizer, date: str | None = None) -> None:
         self.tokenizer = tokenizer
         self.specials = tokenizer.special_texts()
 
         end = tokenizer.specials["end"]
-        self.names: dict[str, Any] = {}  # that the template may use
+        self.names: dict[str, Any] = {}  # values that the template may use
         self.names["eos_token"] = self.specials.get(end, "")
         for file in SETTINGS:
             settings = json.loads(tokenizer.files.get(file, "{}"))
@@ -92,12 +92,12 @@ class ChatTemplate:
         self.is_own = own is not None
         if self.is_own and tokenizer.splits_specials:
             raise TokenizerError(f"the chat template needs special tokens, and {SPLIT}")
-        with errors_as(TokenizerError, "the chat template has a mistake"):
+        with errors_as(TokenizerError, "the chat template is invalid"):
             self.template = compiled(own or PLAIN, date)
         self.has_date = "strftime_now" in (own or PLAIN)
 
     def render(self, messages: Messages, prompt: bool = False) -> tuple[str, Spans]:
-        """(text, the spans that the template marks); with `prompt`, an answer is next."""
+        """Returns (text, the spans that the template marks); with `prompt`, an answer follows."""
         values = self.names | {"messages": messages, "add_generation_prompt": prompt}
         with errors_as(TokenizerError, "the chat template refuses this conversation"):
             marked = self.template.render(values, tools=None, documents=None)
@@ -112,7 +112,7 @@ class ChatTemplate:
 
     @cached_property
     def closing(self) -> str:
-        """What ends an answer: the first special token behind what is said, if there is any."""
+        """What ends an answer: the text up to the first special token after its content, if any."""
         text, _ = self.render(to_messages(["user", "a", "assistant", SAID]))
         behind = text.partition(SAID)[2]
         specials = map(re.escape, self.specials.values())
@@ -120,8 +120,9 @@ class ChatTemplate:
         return behind[: special.end()] if special else behind.rstrip()
 
     def find_answers(self, messages: Messages, text: str) -> Spans:
-        """Each begins behind its prompt and includes what closes it. Its end is found by rendering
-        SAID in its place. Templates may write a turn in another way once others follow."""
+        """The spans of the answers: each begins after its prompt and includes what closes it. Its
+        end is found by rendering SAID in its place. Templates may write a turn differently once
+        others follow."""
         spans = []
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
@@ -136,14 +137,14 @@ class ChatTemplate:
 
             is_whole = text.startswith(prompt) and text.endswith(after)
             if not (found and is_whole and after.startswith(self.closing)):
-                reason = "the chat template does not tell where an answer begins or ends"
+                reason = "the chat template does not show where an answer begins or ends"
                 raise ValueError(f"{reason}; mark it with {{% generation %}}")
             stop = len(text) - len(after) + len(self.closing)
             spans.append((len(prompt), stop))
         return spans
 
     def encode(self, messages: Messages) -> tuple[ndarray, ndarray]:
-        """(ids, a mask of those that begin in an answer)"""
+        """Returns (ids, a mask of those that begin in an answer)."""
         text, spans = self.render(messages)
         ids, places = map(np.array, self.tokenizer.encode_specials(text))
 
@@ -152,7 +153,7 @@ class ChatTemplate:
             mask |= (places >= start) & (places < stop)
 
         if not mask[1:].any():
-            raise ValueError("the assistant says nothing in this conversation")
+            raise ValueError("this conversation has no answer to train on")
         for i in range(1, len(messages)):
             if messages[i]["role"] != "assistant":
                 continue
@@ -171,15 +172,15 @@ class ChatTemplate:
         return ids, mask
 
     def encode_prompt(self, messages: Messages) -> list[int]:
-        """The ids that an answer follows."""
+        """The ids of a prompt, which an answer follows."""
         text, _ = self.render(messages, prompt=True)
         ids, _ = self.tokenizer.encode_specials(text)
         return ids
 
 
 def fit_to_chat(tokenizer: Tokenizer) -> None:
-    """The special token behind an answer, such as <|im_end|>, ends a text from now on. A template
-    that writes the date keeps that of today, so that a resumed run has the same ids."""
+    """Make the special token after an answer, such as <|im_end|>, an end token. A template that
+    writes the date keeps today's, so that a resumed run has the same ids."""
     template = ChatTemplate(tokenizer)
     if template.has_date and tokenizer.date is None:
         tokenizer.date = time.strftime(DATE)
@@ -187,7 +188,7 @@ def fit_to_chat(tokenizer: Tokenizer) -> None:
     last = ids[mask][-2:].tolist()  # white space may follow the special token
     ends = template.specials.keys() & last
     if not ends:
-        warn("the chat template ends no answer with a special token: the model may not stop")
+        warn("the chat template does not end answers with a special token: the model may not stop")
     for i in ends - {*tokenizer.end_ids}:
         tokenizer.specials[f"end_{len(tokenizer.end_ids)}"] = i
         for name in GENERATION & tokenizer.files.keys():

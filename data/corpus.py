@@ -1,4 +1,4 @@
-"""From a config to loaders: its source, objective and tokenizer, and the corpus they make."""
+"""Builds the loaders of a config, from its source, objective and tokenizer, and their corpus."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from data.sources import Source
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TOKENIZERS, Pretrained
 
-REPLACEABLE = ("start", "pad")  # by `end`, in a tokenizer that lacks them
+REPLACEABLE = ("start", "pad")  # `end` takes their place in a tokenizer that lacks them
 
 
 class Loaders(NamedTuple):
@@ -28,8 +28,8 @@ class Loaders(NamedTuple):
 
 
 def build_data(config: Config) -> tuple[Source, Objective]:
-    """The source and the objective of a config, in which the kind of the objective takes the place of
-    auto; no text is read."""
+    """The source and the objective of a config; no text is read. objective=auto in the config is
+    replaced by the objective chosen."""
     source = build("data", SOURCES, config.data, {})
     model = config.model
     architecture = model.kind
@@ -49,7 +49,7 @@ def build_data(config: Config) -> tuple[Source, Objective]:
         raise ValueError(
             f"objective={config.objective['kind']} needs {objective.input_kind} and a model whose "
             f"kind is {needed}; data={config.data['kind']} gives {source.input_kind}, and this model "
-            f"is of the kind {architecture}; for text, objective=auto suits every model"
+            f"is of the kind {architecture}; for text, objective=auto works with every model"
         )
 
     if source.document_mask and not hasattr(objective, "document_mask"):
@@ -59,7 +59,8 @@ def build_data(config: Config) -> tuple[Source, Objective]:
 
 
 def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
-    """The first of ours that fits; if none does, any for such data, which build_data then refuses."""
+    """The first built-in objective that fits; if none does, one for such data, which build_data
+    then refuses."""
     known = []
     for name, kind in OBJECTIVES.items():
         path = CONFIGS / f"objective/{name}.yaml"

@@ -22,7 +22,7 @@ def sync_file(path: Path) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """fsync the entries of a folder, so that new and renamed files in it survive."""
+    """fsync the entries of a folder, so that new and renamed files in it survive a power cut."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except PermissionError:  # Windows opens no folder
@@ -43,10 +43,10 @@ def atomic_write(path: Path, text: str) -> None:
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A draft that becomes the folder at the end; if anything fails, nothing of it stays."""
+    """A draft that becomes the folder at the end; if anything fails, none of it remains."""
     draft = folder.with_name(f"{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
-    draft.mkdir()  # not its parents: a run whose folder was moved away must not begin another
+    draft.mkdir()  # not its parents: if the folder of a run was moved away, it must not reappear
     try:
         yield draft
         sync_folder(draft)

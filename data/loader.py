@@ -1,4 +1,4 @@
-"""Loaders: the batch of any step. Its examples, and every draw about them, follow from
+"""Loaders: the batch of any step. Its examples, and all random draws, are functions of
 (seed, step)."""
 
 from collections import deque
@@ -29,11 +29,11 @@ class Loader:
     tokenizer: Tokenizer
     batch_size: int
     seed: int
-    weights: dict[str, float]  # of the sources of a mix; empty for other data, which is one source
+    weights: dict[str, float]  # of the sources of a mix; empty for other data, a single source
     drawn: Drawn
 
     def divide(self, starts: ndarray, lengths: ndarray) -> None:
-        """Assign examples to sources. They start at these tokens, with these lengths."""
+        """Assign examples, which start at these tokens and have these lengths, to sources."""
         self.n = len(lengths)
         shares = [*self.weights.values()] or [1.0]
         ends = self.part.ends_of_sources
@@ -59,13 +59,13 @@ class Loader:
         return mixed_ids(positions, self.ranges, self.drawn, self.seed)
 
     def tokens_seen(self, step: int) -> dict[str, int]:
-        """Of each source of a mix, before a step."""
+        """The tokens of each source of a mix that were seen before a step."""
         counts = self.drawn(step * self.batch_size)
         seen = zip(self.weights, counts, self.mean_lengths, strict=False)
         return {name: round(count * mean) for name, count, mean in seen}
 
     def evaluation(self, limit: int | None = None, ids: range | None = None) -> Iterator[Batch]:
-        """Batches of each example once, or of `limit` of them, always the same. ids: only these."""
+        """Batches with each example once, or with `limit` fixed examples. ids: only these."""
         ids = ids or range(self.n)
         positions = np.arange(len(ids))[:limit]
         chosen = permutation(positions, len(ids), hash_seed("evaluation"))
@@ -80,22 +80,22 @@ class Loader:
         return ids
 
     def make(self, ids: ndarray) -> Batch:
-        """A batch of an evaluation."""
+        """Make a batch for an evaluation."""
         raise NotImplementedError
 
     def call_objective(self, *examples: Any, step: int | None = None) -> Batch:
-        """An objective gets the step if its batch() has a parameter of this name."""
+        """Call the objective's batch(), with the step if it has a parameter `step`."""
         build = self.objective.batch
         options = {"step": step} if "step" in signature(build).parameters else {}
         return build(*examples, self.tokenizer, **options)
 
     def rests(self, ids: range) -> Iterator[Batch]:
-        """What comes after the examples, if these are all of a source."""
+        """Batches of what is left after the last example of a source, if it is among the ids."""
         return iter(())
 
     @property
     def n_tokens(self) -> int:
-        """Beside each id of a conversation is one of its mask."""
+        """The number of tokens; a conversation stores as many mask values beside its ids."""
         is_chat = self.objective.input_kind == "chat"
         return self.part.n_tokens // 2 if is_chat else self.part.n_tokens
 
@@ -103,7 +103,7 @@ class Loader:
 @dataclass
 class TokenLoader(Loader):
     """Text as consecutive sequences of equal length, each once per epoch. Each source of a mix
-    begins with a new one."""
+    begins with a new sequence."""
 
     def __post_init__(self) -> None:
         size = self.objective.seq_len
@@ -121,8 +121,8 @@ class TokenLoader(Loader):
         return self.read(starts, self.seed, positions, step=step)
 
     def widest(self) -> Batch:
-        """A batch that needs most memory. All are alike, but an objective may make shorter ones at
-        some steps, and none in an evaluation, which has no step."""
+        """A batch that needs the most memory. All are alike, except that an objective may make
+        shorter ones at some steps; an evaluation has no step, so its batches are full."""
         return self.make(np.arange(self.batch_size) % self.n)
 
     def read(
@@ -133,7 +133,7 @@ class TokenLoader(Loader):
         width: int | None = None,
         step: int | None = None,
     ) -> Batch:
-        """Draws for a row depend on its number, not on the rows beside it."""
+        """Make a batch of rows; the draws for a row depend on its number, not on other rows."""
 
         def draw(purpose: str, width: int) -> ndarray:
             return random_words(hash_seed("draw", seed, purpose), numbers, width)
@@ -146,7 +146,7 @@ class TokenLoader(Loader):
         return self.read(self.starts[ids], "evaluation", ids)
 
     def rests(self, ids: range) -> Iterator[Batch]:
-        """What is left at the end of a source, as a shorter sequence."""
+        """Yield what is left at the end of a source, as a shorter sequence."""
         for part, stop in zip(self.ranges, self.part.ends_of_sources, strict=True):
             last = part[-1]
             start = self.starts[last] + self.objective.seq_len
@@ -160,7 +160,7 @@ def prefetch(
 ) -> Iterator:
     """map(function, items), in threads that are some items ahead."""
     with ThreadPoolExecutor(workers) as threads:
-        futures = (threads.submit(function, item) for item in items)  # once they are asked for
+        futures = (threads.submit(function, item) for item in items)  # lazily
         running = deque(islice(futures, ahead))
         while running:
             running.extend(islice(futures, 1))

@@ -28,14 +28,14 @@ class Mix(Source):
             self.members.append(build(path, kinds, options, shared))
         input_kinds = {member.input_kind for member in self.members}
         if len(input_kinds) != 1:
-            raise ValueError("sources are needed that are all text, all pairs or all conversations")
+            raise ValueError("the sources must be all text, all pairs or all conversations")
         [self.input_kind] = input_kinds
 
     def drawn(self, positions: Any) -> Iterator[Any]:
-        """Of each source: its share, rounded down, of those that the sources before it leave. With
-        weights 3 and 1, of the first 6 examples 4 are of the first source, and the other 2 of the
-        second. A subclass may let the shares depend on position / batch_size, which is the step;
-        at each position, one source has to grow by one."""
+        """Yield for each source how many of the examples before each position it gives: its share,
+        rounded down, of those that the sources before it leave. With weights 3 and 1, the first 6
+        examples are 4 of the first source and 2 of the second. A subclass may let the shares depend
+        on position / batch_size, which is the step; at each position, one source grows by one."""
         weights = [*self.weights.values()]
         for i, weight in enumerate(weights):
             before = positions * (weight / sum(weights[i:])) // 1

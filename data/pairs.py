@@ -1,4 +1,4 @@
-"""The loader of pairs and conversations, which differ in length."""
+"""The loader for pairs and conversations, which differ in length."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from data.loader import Loader
 from data.shuffle import hash_seed, permutation
 
 SORT_GROUP = 128  # batches of pairs that are sorted by length together, at most
-SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by those of their targets
+SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by target length
 
 
 @dataclass
@@ -52,12 +52,12 @@ class PairLoader(Loader):
         return self.make(self.batch_ids(step), step)
 
     def batch_ids(self, step: int) -> ndarray:
-        """Groups of batches are sorted by length together, then taken in random order. No group goes
-        beyond an epoch, so that no pair is seen twice before another one; the step in which the next
-        epoch begins is a group of its own."""
+        """Batches are sorted by length in groups, and each group is taken in random order. No group
+        crosses the end of an epoch, so that no pair is seen twice before another one is seen; the
+        step in which the next epoch begins is a group of its own."""
         epoch = step * self.batch_size // self.n
         first = math.ceil(epoch * self.n / self.batch_size)
-        end = (epoch + 1) * self.n // self.batch_size  # the step that goes on into the next epoch
+        end = (epoch + 1) * self.n // self.batch_size  # the step that runs into the next epoch
         if step == end:
             return self.group_batches(step, 1)[0]
         group, turn = divmod(step - first, SORT_GROUP)
@@ -65,33 +65,33 @@ class PairLoader(Loader):
         return self.group_batches(start, min(SORT_GROUP, end - start))[turn]
 
     def sorted_group(self, step: int, n_steps: int) -> ndarray:
-        """(batch, pair)"""
+        """The ids of a group, (batch, pair)."""
         positions = step * self.batch_size + np.arange(n_steps * self.batch_size)
         ids = self.sort(self.ids(positions))
         turns = permutation(np.arange(n_steps), n_steps, hash_seed("turns", self.seed, step))
         return ids.reshape(n_steps, self.batch_size)[turns]
 
     def sort(self, ids: ndarray) -> ndarray:
-        """In an order in which neighbors have similar source and target lengths."""
+        """Order ids so that neighbors have similar source and target lengths."""
         widths = self.objective.widths(self.lengths[ids])
-        first, last = widths[:, 0], widths[:, -1]  # the same, if they are one row
+        first, last = widths[:, 0], widths[:, -1]  # the same, if a pair is one row
         return ids[np.lexsort((last, first // SIMILAR))]
 
     def widest(self) -> Batch:
-        """Of the first sorted group; a batch of a later one may be a bit wider."""
+        """The widest batch of the first sorted group; one of a later group may be a bit wider."""
 
         def width(step: int) -> int:
             widths = self.objective.widths(self.lengths[self.batch_ids(step)])
             return widths.max(0).sum()
 
-        # without a step, as an evaluation: an objective may make shorter batches at some
+        # without a step, as in an evaluation: an objective may make shorter batches at some steps
         return self.make(self.batch_ids(max(range(SORT_GROUP), key=width)))
 
     def make(self, ids: ndarray, step: int | None = None) -> Batch:
         return self.call_objective(*self.texts(ids), step=step)
 
     def texts(self, ids: ndarray) -> list[list[ndarray]]:
-        """[sources, targets], or [ids, masks] of conversations"""
+        """[sources, targets], or [ids, masks] for conversations."""
         starts, lengths = self.starts[ids], self.lengths[ids]
         sides = zip(starts.T, lengths.T, strict=True)
         return [self.part.texts(*side) for side in sides]

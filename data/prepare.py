@@ -1,4 +1,4 @@
-"""From a source to a tokenized corpus in the cache: tokenize, and write."""
+"""Prepares a corpus: tokenizes a source and writes it to the cache."""
 
 import hashlib
 import json
@@ -34,8 +34,8 @@ from data.tokenizers.train import Trainer
 
 FORMAT = 6  # of a corpus in the cache
 ORDER = "epochs"  # names the order of pairs, in the hash that a resumed run checks
-JOB_BYTES = 1 << 19  # encoded at a time by a thread
-LARGE = 10**7  # bytes of text, which may take a while
+JOB_BYTES = 1 << 19  # that a thread encodes at a time
+LARGE = 10**7  # bytes of text that may take a while
 
 
 class Chunk(NamedTuple):
@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
         return sum(len(text.encode()) for text in self.texts)
 
 
-Job = list[tuple[Chunk, list[ndarray]]]  # with the ids of each text; of a chat, ids and mask
+Job = list[tuple[Chunk, list[ndarray]]]  # with the ids of each text; for a chat, ids and mask
 
 
 def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Iterator[Chunk]:
@@ -65,13 +65,13 @@ def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Itera
 
 
 def settings_of(source: Source) -> dict[str, Any]:
-    """What its documents depend on besides files: all settings but the default ones."""
+    """What the documents of a source depend on besides files: all non-default settings."""
     settings: dict[str, Any] = {}
     for field in fields(source):
         value = getattr(source, field.name)
-        if value != field.default and field.name != "document_mask":  # which is of batches
+        if value != field.default and field.name != "document_mask":  # which affects only batches
             settings[field.name] = value
-    return settings | {"cache": None}  # which may be moved
+    return settings | {"cache": None}  # the cache may be moved
 
 
 def prepare(
@@ -93,7 +93,7 @@ def prepare(
     folder = root / f"{type(source).__name__.lower()}-{key}"
 
     if not folder.exists():
-        # other processes wait; the lock is released even by a kill
+        # other processes wait; the lock is released even if this one is killed
         with FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
                 with atomic_folder(folder) as draft:
@@ -107,8 +107,8 @@ def prepare(
 
 
 def with_progress(jobs: Iterable[Job], n_bytes: int) -> Iterable[Job]:
-    """The jobs, with a bar on a terminal. A large text, or one of unknown size, is announced by a
-    line, too."""
+    """The jobs, with a progress bar on a terminal. A large text, or one of unknown size, is also
+    announced by a line."""
     if not n_bytes or n_bytes >= LARGE:
         text = decimal(n_bytes) if n_bytes else "a text"
         print(f"tokenizing {text} ...", file=sys.stderr)
@@ -126,9 +126,9 @@ def tokenize(
     is_chat = sources[0].input_kind == "chat"
 
     def texts(include_val: bool) -> Iterator[str]:
-        """Of the sources of a mix in turn."""
+        """Texts from the sources of a mix in turn."""
         if is_chat:
-            yield ":\n"  # of the plain template, beside the roles
+            yield ":\n"  # in the plain template, beside the roles
         turns = zip_longest(*(split_chunks(source, [], held_out) for source in sources))
         for chunk in filter(None, chain.from_iterable(turns)):
             if include_val or chunk.split == TRAIN:

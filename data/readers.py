@@ -14,7 +14,7 @@ from configs.cli import expand_user
 from configs.errors import DataError
 
 CHUNK_CHARS = 1 << 18  # tiktoken's regex fails on 900,000 spaces in a row
-# every pre-tokenizer splits between a letter or digit and white space: a cut there changes no token
+# all pre-tokenizers split between a letter or digit and white space: a cut there changes no token
 TOKEN_BOUNDARY = re.compile(r"[^\W_](?=\s)")
 COMPRESSED = (".gz", ".zst")
 TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")  # sources/tables.py reads them
@@ -24,7 +24,7 @@ HINT = (
 )
 
 HIDDEN = r"\..*"
-# parts of the standard library that teach little: tests, tools, other packages, character tables
+# parts of the standard library with little to learn: tests, tools, other packages, character tables
 NOT_LIBRARY = (
     rf"{HIDDEN}|(idle_)?tests?|idlelib|turtledemo|ensurepip|lib2to3|encodings|__pycache__|"
     "(site|dist)-packages"
@@ -48,8 +48,8 @@ def stdlib_files() -> list[Path]:
 
 
 def find_files(path: str | list[str], cache: str) -> list[Path]:
-    """The files that a name, folder or glob stands for, or a list of them, except those of the
-    cache; hidden ones only by name."""
+    """The files that a name, a folder, a glob or a list of these stands for, except those of the
+    cache; hidden files only by name."""
     if not path:
         raise ValueError("data.path is empty; give a file, a folder or a glob")
     if isinstance(path, list):
@@ -87,7 +87,7 @@ def open_text(path: Path, encoding: str, errors: str, newline: str = "\n") -> It
         except UnicodeError as error:
             reason = getattr(error, "reason", error)
             raise DataError(f"{path} is not {encoding.upper()} ({reason}); {HINT}") from None
-        except OSError as error:  # of a compressed file that is damaged
+        except OSError as error:  # from a damaged compressed file
             raise DataError(f"cannot read {path}: {error}") from None
 
 
@@ -98,14 +98,15 @@ def read_chunks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Without line ends. Bytes that are not text are refused by read_begin, which knows the line."""
+    """Yield lines without line ends. Bytes that are not text pass: read_begin, which knows the
+    line, refuses them."""
     with open_text(path, encoding, "surrogateescape") as file:
         for line in file:
             yield line.removesuffix("\n").removesuffix("\r")
 
 
 def slice_chunks(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
-    """The characters from start to stop of all chunks together."""
+    """Yield the characters from start to stop of all chunks together."""
     for chunk in chunks:
         yield chunk[max(start, 0) : max(stop, 0)]
         start -= len(chunk)
@@ -113,7 +114,7 @@ def slice_chunks(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
 
 
 def rechunk(chunks: Iterable[str]) -> Iterator[str]:
-    """The same text in chunks of about CHUNK_CHARS, cut at token boundaries if there are any."""
+    """Yield the same text in chunks of about CHUNK_CHARS, cut at token boundaries if possible."""
     rest = ""
     for chunk in chunks:
         text = rest + chunk
@@ -130,6 +131,6 @@ def rechunk(chunks: Iterable[str]) -> Iterator[str]:
 
 
 def suffix_of(path: Path) -> str:
-    """What kind of file it is, compressed or not."""
+    """The suffix that tells the kind of file, compressed or not."""
     name = path.with_suffix("") if path.suffix in COMPRESSED else path
     return name.suffix.lower()

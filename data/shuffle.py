@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 Drawn = Callable[[Any], Iterator[Any]]
 GOLDEN = 0x9E3779B97F4A7C15
-ROUNDS = 10  # fewer would do for millions of examples, but not for five
+ROUNDS = 10  # fewer would be enough for millions of examples, but not for five
 
 
 def hash_seed(*parts: object) -> np.uint64:
@@ -53,7 +53,7 @@ def permutation(positions: ArrayLike, n: int, seed: np.uint64) -> ndarray:
 
 
 def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
-    """The example at each position of an endless stream; each epoch is a new permutation of all."""
+    """The example at each position of an endless stream; each epoch is a new permutation."""
     epochs, offsets = np.divmod(positions, n)
     ids = np.empty(len(positions), np.int64)
     for epoch in np.unique(epochs).tolist():
@@ -64,7 +64,7 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
 
 
 def mixed_ids(positions: ndarray, ranges: Sequence[range], drawn: Drawn, seed: int) -> ndarray:
-    """As shuffled_ids, from several sources: `ranges` has the ids of each, which has its own epochs."""
+    """Like shuffled_ids, for several sources with their own epochs; `ranges`: the ids of each."""
     ids = np.full(len(positions), -1)
     befores = drawn(positions)
     afters = drawn(positions + 1)

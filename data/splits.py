@@ -14,12 +14,12 @@ from data.readers import slice_chunks
 from data.sources import Document, Source
 from data.store import TRAIN, VALIDATION
 
-LOOKAHEAD = 256  # documents; of fewer, at least one is held out
-MAX_NAMED = 5  # of the documents that are skipped
+LOOKAHEAD = 256  # documents; if there are fewer, at least one is held out
+MAX_NAMED = 5  # skipped documents that a warning names
 
 
 class HeldOut(NamedTuple):
-    """What is for validation, by the hash of each document."""
+    """What is held out for validation, by the hash of each document."""
 
     train_shares: dict[str, float]  # of some documents: how much is for training
     fraction: float  # of the others
@@ -29,9 +29,9 @@ class HeldOut(NamedTuple):
 
 
 def hold_out(sources: list[Source]) -> HeldOut:
-    """One held-out set for all sources: none trains on what another one validates on. Files of val_path
-    come first, then the documents of the smallest source. Of few documents at least one is held out; of
-    a single text, its end."""
+    """One held-out set for all sources: none trains on what another one validates on. Files of
+    val_path come first, then the documents of the smallest source. Of few documents at least one is
+    held out; of a single text, its end."""
     shares: dict[str, float] = {}
     fraction = 0.0
     few: list[list[str]] = []
@@ -40,14 +40,14 @@ def hold_out(sources: list[Source]) -> HeldOut:
         skipped: list[str] = []
         keys = [key for key, _ in islice(hashed_documents(source, skipped), LOOKAHEAD)]
         if not keys:
-            reason = skipped[0] if skipped else "what was found is empty"
+            reason = skipped[0] if skipped else "the files are empty"
             raise DataError(f"there is no text: {reason}")
 
         parts = source.held_out()
         if not parts:
             fraction = max(fraction, source.val_fraction)
             few += [keys] if len(keys) < LOOKAHEAD else []
-        elif len(sources) > 1:  # alone, a source may validate on what it trains on
+        elif len(sources) > 1:  # a single source may validate on what it trains on
             for part in parts:
                 shares |= {key: 0.0 for key, _ in hashed_documents(part, [])}
 
@@ -65,7 +65,7 @@ def hold_out(sources: list[Source]) -> HeldOut:
 def split_documents(
     source: Source, skipped: list[str], held_out: HeldOut
 ) -> Iterator[tuple[str, Document]]:
-    """Each document with its split. `skipped` gets an item for each that is left out."""
+    """Yield each document with its split. `skipped` gets an item for each that is left out."""
     parts = source.held_out()
     for key, document in hashed_documents(source, skipped):
         pieces = cut(document, held_out.train_share(key))
@@ -86,7 +86,7 @@ def cut(document: Document, share: float) -> Iterator[tuple[str, Document]]:
 
 
 def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, Document]]:
-    """(a hash of how it begins, document) for each that is not empty."""
+    """Yield (a hash of how it begins, document) for each document that is not empty."""
     for document in source.documents():
         try:
             begin = read_begin(document, source)
@@ -111,7 +111,7 @@ def read_begin(document: Document, source: Source) -> bytes:
                 raise DataError(f"{document.name}: the source or the target is empty")
             if all(is_blank):
                 raise DataError(f"{document.name}: the text is empty")
-    except UnicodeEncodeError:  # also of half a character in JSON, such as \ud83d
+    except UnicodeEncodeError:  # also from half a character in JSON, such as \ud83d
         hint = "set data.encoding, or data.on_error=skip"
-        raise DataError(f"{document.name} has bytes that are no text; {hint}") from None
+        raise DataError(f"{document.name} has bytes that are not text; {hint}") from None
     return begin

@@ -1,4 +1,4 @@
-"""Store: a tokenized corpus, a folder of memory-mapped files and an index."""
+"""Store: a tokenized corpus, as a folder of memory-mapped files and an index."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 
 TRAIN = "train"
 VALIDATION = "validation"
-BLOCK = 1 << 18  # bytes that have a checksum
+BLOCK = 1 << 18  # bytes per checksum
 SAMPLED = 64  # blocks of a file, at least, that are verified at each start
 
 
@@ -37,7 +37,7 @@ class TokenWriter:
         self.ends_of_sources: list[int] = []  # in tokens
 
     def write(self, texts: list[ndarray]) -> None:
-        """The ids of each text."""
+        """Write the ids of each text."""
         for ids in texts:
             self.tokens.write(ids.astype(self.dtype).tobytes())
             self.n_tokens += len(ids)
@@ -61,7 +61,7 @@ def checksums(path: Path, every: int = 1) -> list[int]:
 def write_index(
     folder: Path, options: str, tokenizer: Tokenizer, parts: list[TokenWriter], skipped: list[str]
 ) -> None:
-    """Sync what was written, and add its counts, the tokenizer, and a hash of it all."""
+    """Sync what was written, and add an index: counts, the tokenizer and a hash of it all."""
     state = tokenizer.state()
     content = hashlib.sha256(json.dumps([options, state]).encode())
     sums = {}
@@ -107,7 +107,7 @@ class TokenFile:
         return [self.tokens[part].astype(np.int64) for part in parts]
 
     def pairs(self) -> tuple[ndarray, ndarray]:
-        """(pair, 2) each: where its source and its target start, and their lengths."""
+        """Where the source and the target of each pair start, and their lengths; each (pair, 2)."""
         lengths = np.diff(self.ends, prepend=0)
         starts = self.ends - lengths
         return starts.reshape(-1, 2), lengths.reshape(-1, 2)
@@ -117,7 +117,7 @@ class Corpus:
     """The tokenizer, and the train and validation splits."""
 
     def __init__(self, folder: Path, verify: bool) -> None:
-        """verify: all of its bytes are those that were written, not only a sample of them."""
+        """verify: check that all bytes are as they were written, not only a sample of them."""
         self.folder = folder
         hint = "remove it and run again to rebuild it"
         with errors_as(DataError, f"{folder} is damaged; {hint}"):
@@ -128,7 +128,7 @@ class Corpus:
             for name, sums in index["sums"].items():
                 every = 1 if verify else max(1, len(sums) // SAMPLED)
                 if checksums(folder / name, every) != sums[::every]:
-                    raise ValueError(f"{name} is not as it was written")
+                    raise ValueError(f"{name} does not match its checksum")
             vocab_size = self.tokenizer.vocab_size
             self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
             self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])

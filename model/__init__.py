@@ -1,5 +1,5 @@
 """One transformer for all families. Read transformer.py, stack.py, block.py, attention.py and
-attend.py first, in the order of a forward pass; `python -m model.shapes` prints one with every shape.
+attend.py first, in the order of a forward pass; `python -m model.shapes` prints all its shapes.
 
 A name's trailing capitals are its axes, as in q_BHTD; a bare x is always (B, T, C).
 """

@@ -1,5 +1,5 @@
-"""Adapt: which weights of a trained model fine-tuning changes: all of them, thin matrices beside
-its linear maps, or those of its last blocks."""
+"""Adapt: which weights of a trained model fine-tuning changes: all of them, low-rank matrices
+beside its linear maps, or those of its last blocks."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ from model.transformer import Stack
 
 
 class LoRA(nn.Module):
-    """A linear map that stays as it is, plus the product of two thin matrices, which are trained
+    """A frozen linear map plus the product of two low-rank matrices, which are trained
     (arxiv.org/abs/2106.09685)."""
 
     def __init__(self, linear: nn.Linear, rank: int, alpha: float, dropout: float, draw: Any):
@@ -37,7 +37,7 @@ class LoRA(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Of both as one map; MLA multiplies by it itself."""
+        """The weight of both as one map; MLA multiplies by it itself."""
         return self.linear.weight + self.scale * (self.up @ self.down)
 
 
@@ -55,7 +55,7 @@ def merge_adapters(model: nn.Module) -> None:
 def add_lora(
     model: nn.Module, seed: int, rank: Count, alpha: Positive, dropout: BelowOne, layers: str
 ) -> None:
-    """At the linear maps of the blocks whose names have the pattern."""
+    """Add LoRA to the linear maps of the blocks whose names match the pattern."""
     maps = {
         name: module
         for name, module in model.named_modules()
@@ -65,10 +65,12 @@ def add_lora(
     try:
         chosen = [name for name in maps if layers and re.search(layers, name)]
     except re.error as error:
-        raise ValueError(f"layers is {layers!r}, which is no pattern ({error})") from None
+        raise ValueError(
+            f"layers is {layers!r}, which is not a regular expression ({error})"
+        ) from None
     if not chosen:
         some = ", ".join([*maps][:7])
-        raise ValueError(f"layers is {layers!r}, which is in no name; some are: {some}")
+        raise ValueError(f"layers is {layers!r}, which matches no name; some are: {some}")
 
     model.requires_grad_(False)
     draw = torch.Generator().manual_seed(seed)
@@ -77,8 +79,8 @@ def add_lora(
 
 
 def freeze(model: Any, last: Count) -> None:
-    """All but the last blocks, the final norm and the head. The stack of an encoder-decoder is its
-    decoder; a head that is tied to the embedding is frozen with it."""
+    """Freeze all but the last blocks, the final norm and the head. The blocks of an encoder-decoder
+    are those of its decoder; a head that is tied to the embedding is frozen with it."""
     stack = next(module for module in model.modules() if isinstance(module, Stack))
     n = len(stack.blocks)
     if last > n:

@@ -12,7 +12,7 @@ from model.cuda import attention_kernels, prefers_matmuls, takes_groups
 
 
 def matmul_dtype(values: Tensor) -> torch.dtype:
-    """The dtype of their matmuls, which autocast may change."""
+    """The dtype of matmuls of these values, which autocast may change."""
     device = values.device.type
     if not values.is_meta and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -26,7 +26,7 @@ class Mask(NamedTuple):
     causal: bool = False  # T = S, and each position attends to itself and to earlier ones
 
     def cast_for(self, x: Tensor) -> "Mask":
-        """In the dtype of the scores: one copy for all layers."""
+        """The mask in the dtype of the scores: one copy for all layers."""
         if self.bias is None:
             return self
         return self._replace(bias=self.bias.to(matmul_dtype(x)))
@@ -41,7 +41,7 @@ class Mask(NamedTuple):
 
 
 def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
-    """Keep scores or logits within +-cap (arxiv.org/abs/2408.00118); null: as they are."""
+    """Keep scores or logits within +-cap (arxiv.org/abs/2408.00118); None: unchanged."""
     return logits if cap is None else cap * (logits / cap).tanh()
 
 
@@ -53,7 +53,7 @@ def attention_weights(
     scale: float | None = None,
     logit_softcap: float | None = None,
 ) -> Tensor:
-    """Scores after the softmax: along the keys, each row sums to one."""
+    """The softmax of the scores, along the keys: each row sums to one."""
     if scale is None:
         scale = q_BHTD.shape[-1] ** -0.5
     queries = group_queries(q_BHTD * scale, k_BGSD)
@@ -73,8 +73,8 @@ def attend(
     logit_softcap: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(q k' * scale + mask) v, with dropout on the weights. Each way of computing it is the
-    fastest somewhere; all give the same result."""
+    """softmax(q k' * scale + mask) v, with dropout on the weights. Each implementation is the
+    fastest in some case; all give the same result."""
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD):
         return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
@@ -91,8 +91,8 @@ def attend(
 def attend_in_float32(
     q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
 ) -> Tensor:
-    """The same in float32, for one query, so that no mask is causal."""
-    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies stay in the CPU's cache
+    """The same in float32, for a single query, so the mask is never causal."""
+    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies fit in the CPU's cache
     biases: Any = repeat(mask.bias)
     if mask.bias is not None and len(mask.bias) > 1:
         biases = mask.bias.split(n_rows)
@@ -109,7 +109,7 @@ def attend_by_kernel(
 ) -> Tensor:
     """The same by torch's fused kernels, which never hold the weights."""
     bias = None if mask.bias is None else mask.bias.to(q.dtype)
-    n_sharing = q.shape[1] // k.shape[1]  # query heads of a key/value head
+    n_sharing = q.shape[1] // k.shape[1]  # query heads per key/value head
     if n_sharing > 1 and not takes_groups(q, bias):
         k = k.repeat_interleave(n_sharing, 1)
         v = v.repeat_interleave(n_sharing, 1)
@@ -141,7 +141,7 @@ def group_queries(q: Tensor, kv: Tensor) -> Tensor:
 
 
 def ungroup_queries(grouped: Tensor, q: Tensor) -> Tensor:
-    """The inverse."""
+    """The inverse of group_queries."""
     if grouped.shape[1] == q.shape[1]:
         return grouped
     return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
@@ -160,16 +160,16 @@ def make_mask(
     """The mask of self-attention. It compares positions, (1|B, T) and (1|B, S), not indices, so
     padding and a cache may place tokens anywhere.
 
-    sliding_window: how many keys a causal query sees, itself included; otherwise half as many on
-    each side. visible: (B, S), false where a key is padding. documents: (B, T), where T = S; a query
-    sees only keys of its own number.
+    sliding_window: how many keys a causal query sees, including itself; if not causal, half as many
+    on each side. visible: (B, S), false where a key is padding. documents: (B, T), where T = S; a
+    query sees only keys with the same document number.
     """
     if sliding_window is None and visible is None and documents is None:
         if not causal:
             return Mask(bias)
         if bias is None and q_pos.shape == k_pos.shape:
             return Mask(causal=True)
-        # the newest position: no key is later (a cache with empty slots comes with `visible`)
+        # a single query is the newest: no key is later (`visible` hides empty slots of a cache)
         if bias is None and q_pos.shape[-1] == 1:
             return Mask()
 

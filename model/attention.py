@@ -37,7 +37,7 @@ class FullNorm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Base of all kinds, which set these sizes."""
+    """Base of all kinds of attention, which set these attributes."""
 
     n_heads: int
     n_groups: int  # heads of keys and values
@@ -48,7 +48,7 @@ class Attention(nn.Module):
     logit_softcap: float | None = None
 
     def new_cache(self, slots: Slots) -> State:
-        """What decoding keeps: a kind that keeps something else has a State of its own."""
+        """The state for decoding; a kind that keeps something else returns a State of its own."""
         return KVCache(slots, self.sliding_window)
 
     def attend(self, q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask) -> Tensor:
@@ -65,7 +65,7 @@ class Attention(nn.Module):
 
 class MultiHeadAttention(Attention):
     """Multi-head attention (arxiv.org/abs/1706.03762), in which groups of `queries_per_kv` query
-    heads (None: all) share one head of keys and values (arxiv.org/abs/2305.13245). All widths are
+    heads (None: all) share one key/value head (arxiv.org/abs/2305.13245). All widths are
     independent: d_model of x, `memory` (input widths of the key and value projections, for
     cross-attention), and per head head_dim (queries and keys) and v_head_dim (values)."""
 
@@ -112,7 +112,7 @@ class MultiHeadAttention(Attention):
         self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=bias)
         self.key = nn.Linear(key_width, self.n_groups * self.head_dim, bias=bias)
         self.value = nn.Linear(value_width, self.n_groups * self.v_head_dim, bias=bias)
-        # normalized, they keep the softmax from saturating (arxiv.org/abs/2302.05442)
+        # normalized queries and keys keep the softmax from saturating (arxiv.org/abs/2302.05442)
         head_norm: MakeNorm = norm if qk_norm == "head" else nn.Identity
         self.query_norm = head_norm(self.head_dim)
         self.key_norm = head_norm(self.head_dim)
@@ -147,7 +147,7 @@ class MultiHeadAttention(Attention):
             k_BSW = self.key(keys)
             v_BSW = self.value(keys if values is None else values)
             k_BGSD, v_BGSE = self.keys_and_values(k_BSW, v_BSW, rotate, cache=None)
-            if cache is not None:  # those of a memory are computed once
+            if cache is not None:  # keys and values of a memory are computed once
                 cache.write(k_BGSD, v_BGSE)
         else:
             k_BGSD, v_BGSE = cache.buffers
@@ -159,7 +159,7 @@ class MultiHeadAttention(Attention):
     def keys_and_values(
         self, k_BSW: Tensor, v_BSW: Tensor, rotate: Rotate | None, cache: KVCache | None
     ) -> list[Tensor]:
-        """The new ones, after those that are cached."""
+        """The new keys and values, after the cached ones."""
         k_BGSD = self.key_norm(split(k_BSW, self.n_groups))
         if rotate is not None:
             k_BGSD = rotate(k_BGSD)

@@ -22,8 +22,8 @@ Inputs = dict[str, list[int]]  # token ids, by the name of the model's argument
 
 @contextmanager
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Yield {"decoder layer 1 cross": (H, T, S)}, to which each attention that the model computes adds
-    its weights. They are computed once more here, because fused kernels never hold them."""
+    """Yield {"decoder layer 1 cross": (H, T, S)}, to which each attention that the model computes
+    adds its weights. They are recomputed here, because fused kernels never hold them."""
     recorded: dict[str, Tensor] = {}
 
     def record(name: str, layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
@@ -32,7 +32,7 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         return Attention.attend(layer, q, k, v, mask)
 
     for path, layer in model.named_modules():
-        # a class with an attend of its own has other weights
+        # a class that overrides attend has other weights
         if isinstance(layer, Attention) and type(layer).attend is Attention.attend:
             name = re.sub(r"blocks.(\d+)", lambda match: f"layer {int(match[1]) + 1}", path)
             name = name.replace(".", " ").removeprefix("stack ").removesuffix(" attention")
@@ -43,7 +43,7 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         for layer in model.modules():
             vars(layer).pop("attend", None)
     if not recorded:
-        raise ValueError("this model's attention computes its weights itself: none can be shown")
+        raise ValueError("this model's attention overrides attend(): its weights cannot be shown")
 
 
 def to_tensors(model: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
@@ -53,15 +53,15 @@ def to_tensors(model: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def attention_maps(model: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
-    """The weights of every layer, as recorded_weights names them."""
+    """The weights of every layer, with the names of recorded_weights."""
     with recorded_weights(model) as weights:
         model(**to_tensors(model, inputs))
     return weights
 
 
 def token_labels(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
-    """How each token is written: a special token as in a prompt, others as Python strings, where \\xe2
-    is a byte that is only part of a character."""
+    """How each token is written: a special token as in a prompt, others as Python strings, in which
+    \\xe2 is a byte that is only part of a character."""
     labels = tokenizer.special_texts()
     for i in {*ids} - labels.keys():
         ids_of_text = [i] if i < tokenizer.n_ordinary else []
@@ -73,7 +73,7 @@ def token_labels(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
 
 
 def draw_maps(maps: dict[str, Tensor], inputs: Inputs, tokenizer: Any, path: Path) -> None:
-    """Save the maps as an image, which is larger the more tokens there are."""
+    """Save the maps as an image, whose size grows with the number of tokens."""
     from matplotlib.figure import Figure
 
     columns = max(map(len, maps.values()))
@@ -102,5 +102,5 @@ def draw_maps(maps: dict[str, Tensor], inputs: Inputs, tokenizer: Any, path: Pat
     figure.colorbar(image, ax=figure.axes, label="attention weight", fraction=0.02)
     if step > 1:
         figure.suptitle(f"one token in {step} has a label; the page of --explain has all")
-    with warnings.catch_warnings(action="ignore"):  # of a character that the font lacks
+    with warnings.catch_warnings(action="ignore"):  # about characters that the font lacks
         figure.savefig(path, dpi=110)

@@ -17,19 +17,19 @@ from model.position import Rotate
 
 
 class Shared(UserDict[str, Any]):
-    """What layers leave for later ones in a forward pass, such as the values of the first. (FSDP
-    copies any dict among a module's arguments, and what a layer adds would be lost.)"""
+    """What layers leave for later ones in a forward pass, such as the values of the first. (Not a
+    dict: FSDP copies any dict among a module's arguments, so what a layer adds would be lost.)"""
 
 
 class AttentionContext(NamedTuple):
-    """What a layer is told beside x; made once per forward pass for all layers that are alike."""
+    """What a layer gets besides x; made once per forward pass for all identical layers."""
 
     mask: Mask
     rotate: Rotate | None = None  # applies rotary position embeddings
     memory: Tensor | None = None  # the encoder's output
     memory_mask: Mask | None = None
     visible: Tensor | None = None  # (B, T), false at padding
-    documents: Tensor | None = None  # (B, T), the number of the document of each token
+    documents: Tensor | None = None  # (B, T), the document number of each token
     tokens: Tensor | None = None  # (B, T), token ids
     shared: Any = None  # Shared, new in each forward pass
 
@@ -39,7 +39,7 @@ SubLayer = Callable[[Tensor], Tensor]
 
 
 def asked_by(part: nn.Module) -> set[str]:
-    """What its forward has a parameter for: fields of AttentionContext, and its cache."""
+    """Fields of AttentionContext, and "cache", that the part's forward has as parameters."""
     return {*signature(part.forward).parameters} & {*AttentionContext._fields, "cache"}
 
 
@@ -75,7 +75,7 @@ class Block(nn.Module):
         self.cross_norm = nn.Identity() if self.cross is None else norm()
 
     def new_states(self, slots: Slots) -> dict[str, State]:
-        """For decoding: one for each part with a method new_cache, and one for cross-attention."""
+        """States for decoding: of each part that has new_cache(), and of cross-attention."""
         parts: dict[str, Any] = dict(self.named_children())
         states = {}
         for name, part in parts.items():
@@ -104,7 +104,7 @@ class Block(nn.Module):
         return self.ffn(x, **self.told("ffn", context, states))
 
     def told(self, name: str, context: AttentionContext, states: States) -> dict[str, Any]:
-        """What this part asks for."""
+        """The arguments that this part asks for."""
         own = states and states.get(name)
         return {key: own if key == "cache" else getattr(context, key) for key in self.asked[name]}
 

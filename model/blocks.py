@@ -1,4 +1,4 @@
-"""Blocks with norms at other places than before each sub-layer."""
+"""Blocks with other norm placements than before each sub-layer."""
 
 from torch import Tensor, nn
 
@@ -7,7 +7,7 @@ from model.norm import MakeNorm
 
 
 class ModernBertBlock(PreNormBlock):
-    """With no norm before the first attention, which reads embeddings that have one
+    """Pre-norm without a norm before the first attention, which reads normalized embeddings
     (arxiv.org/abs/2412.13663)."""
 
     def make_norms(self, norm: MakeNorm) -> None:
@@ -70,7 +70,7 @@ class ParallelBlock(Block):
 
 
 class ParallelSharedBlock(ParallelBlock):
-    """With one norm for all, as in GPT-J, Phi and Cohere."""
+    """All sub-layers read one norm of the same input, as in GPT-J, Phi and Cohere."""
 
     def make_norms(self, norm: MakeNorm) -> None:
         self.attention_norm = self.ffn_norm = self.cross_norm = norm()

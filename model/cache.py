@@ -1,4 +1,4 @@
-"""Caches: what decoding keeps of the tokens that were read, so that a step reads only new ones."""
+"""Caches: what decoding keeps of earlier tokens, so that a step computes only new ones."""
 
 from typing import Any
 
@@ -7,22 +7,23 @@ from torch import Tensor
 
 
 class Slots:
-    """Where tokens are stored: the t-th of each row, padding included, has slot t in every layer.
+    """Where tokens are stored: the t-th token of each row, padding included, has slot t in every
+    layer.
 
-    They grow with each forward pass. Or they are fixed, once `slot` is set: a pass reads one token
-    per row, and all shapes and places stay the same, as a CUDA graph needs.
+    Slots in use grow with each forward pass, until `slot` is set. From then on they are fixed: a
+    pass reads one token per row, and all shapes and addresses stay the same, as a CUDA graph needs.
     """
 
     def __init__(self, size: int):
         self.size = size
         self.length = 0  # slots that are in use
-        self.slot: Tensor | None = None  # (1,), the next one, once they are fixed
+        self.slot: Tensor | None = None  # (1,), the next slot, once they are fixed
 
     def fix(self, device: torch.device) -> None:
         self.slot = torch.tensor([self.length], device=device)
 
     def next(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The slots of n new tokens, and all that they may read, with their own."""
+        """The slots of n new tokens, and all slots that they may read, including their own."""
         if self.slot is not None:
             return self.slot, torch.arange(self.size, device=device)
         end = self.length + n
@@ -32,7 +33,7 @@ class Slots:
         return slots[self.length :], slots
 
     def seen(self, n: int, window: int | None) -> slice:
-        """Those of them that a layer reads: with a window, only the newest, unless they are fixed."""
+        """The slots that a layer reads: with a window only the newest, unless slots are fixed."""
         if self.slot is not None:
             return slice(0, self.size)
         first = 0 if window is None else max(0, self.length + 1 - window)
@@ -52,18 +53,18 @@ class Slots:
 
 class State:
     """What a part of a layer keeps of the tokens that it has read: tensors with a row for each row
-    of the batch, such as a recurrent state or the end of a sequence that a convolution reads. A
-    subclass that keeps something for each slot changes keep() and overwrite_rows(), too."""
+    of the batch, such as a recurrent state or the last inputs of a convolution. A subclass that
+    keeps something for each slot also overrides keep() and overwrite_rows()."""
 
     def __init__(self) -> None:
         self.buffers: list[Tensor] = []
 
     def read(self, *start: Tensor) -> list[Tensor]:
-        """What was written last, or these at the start."""
+        """What was written last, or `start` if nothing was."""
         return self.buffers or list(start)
 
     def write(self, *new: Tensor) -> None:
-        """Replace it: in place, because a CUDA graph reads the same memory again."""
+        """Replace the tensors in place, because a CUDA graph reads the same memory again."""
         if not self.buffers:
             self.buffers = [t.clone(memory_format=torch.contiguous_format) for t in new]
             return
@@ -75,10 +76,10 @@ class State:
         self.buffers = [buffer[rows] for buffer in self.buffers]
 
     def keep(self, start: int, end: int) -> None:
-        """Slot `start` becomes slot 0, and so on up to `end`; all others are dropped."""
+        """Keep slots `start` up to `end`, moved so that `start` becomes slot 0; drop the others."""
 
     def overwrite_rows(self, rows: list[int], other: Any) -> None:
-        """These rows have been read again, into another state, which may have read nothing."""
+        """Copy these rows from another state, which has read them again, or has read nothing."""
         for i, buffer in enumerate(self.buffers):
             buffer[rows] = other.buffers[i] if other.buffers else 0.0
 
@@ -92,8 +93,8 @@ class KVCache(State):
         self.window = window
 
     def append(self, *new: Tensor) -> list[Tensor]:
-        """Store those of new tokens, and return those of all slots that these may see. A mask hides
-        slots that are empty."""
+        """Store the tensors of new tokens, and return those of all slots that these may see. A mask
+        hides empty slots."""
         slots = self.slots
         n_new = new[0].shape[-2]
         if not self.buffers:
@@ -114,7 +115,7 @@ class KVCache(State):
             buffer.copy_(buffer.roll(-start, -2))
 
     def overwrite_rows(self, rows: list[int], other: "KVCache") -> None:
-        """The newest slots of these rows become those of the other cache."""
+        """Copy all slots of the other cache to the newest slots of these rows."""
         end = self.slots.length
         newest = slice(end - other.slots.length, end)
         for buffer, new in zip(self.buffers, other.buffers, strict=False):
@@ -122,10 +123,10 @@ class KVCache(State):
 
 
 class MemoryCache(State):
-    """Keys and values of the memory of cross-attention, written once."""
+    """Keys and values of the memory in cross-attention, written once."""
 
     def select_rows(self, rows: Tensor) -> None:
-        """All beams of a search have the same memory, so only their number matters."""
+        """All beams of a search share one memory, so only the number of rows matters."""
         if self.buffers and len(rows) != len(self.buffers[0]):
             super().select_rows(rows)
 

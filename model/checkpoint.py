@@ -1,4 +1,4 @@
-"""Checkpoints: they are found, verified and read, which runs no code."""
+"""Checkpoints: finding, verifying and reading them. This executes no code from them."""
 
 import json
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def newest_undamaged(run: Path) -> Path | None:
             verify(checkpoint)
             return checkpoint
         except CheckpointError as error:
-            warn(f"{error}; going back to the checkpoint before it")
+            warn(f"{error}; using the checkpoint before it")
     if checkpoints:
         raise CheckpointError(f"no checkpoint of {run} is undamaged")
     return None
@@ -75,29 +75,29 @@ def verify(checkpoint: Path) -> None:
 
 def verify_file(path: Path, expected: str | None) -> None:
     if expected is None or sha256(path) != expected:
-        raise CheckpointError(f"{path} is damaged: it is not the file that was saved")
+        raise CheckpointError(f"{path} is damaged: its checksum does not match")
 
 
 def read_config(run: Path, hint: str = "") -> dict[str, Any]:
-    """The settings of a run, and its choices and overrides. hint: of a folder that is missing."""
+    """The settings of a run, with its choices and overrides. hint: for a missing folder."""
     path = run / "config.yaml"
     if not run.exists():
         raise CheckpointError(f"there is no folder {run}{did_you_mean_run(run)}{hint}")
     if not path.exists():
-        hint = "python -m model.hub import makes a run of a Hugging Face folder"
+        hint = "python -m model.hub import imports a Hugging Face folder"
         raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml; {hint}")
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():
             model = config["model"]
-            if model.get("prefix_lm") is False:  # of older runs; the option is gone
+            if model.get("prefix_lm") is False:  # an older run; the option no longer exists
                 del model["prefix_lm"]
             return config
     raise CheckpointError(f"{path} is damaged, or was written by another version")
 
 
 def check_code(run: Path, config: dict[str, Any], code: dict[str, str]) -> None:
-    """Refuse a run that this code cannot load; tell which code has changed since."""
+    """Refuse a run that this code cannot load; warn about code that has changed since."""
     place = config.get("parts")
     if place is not None and not LOADED:
         hint = f"add parts={place} to train.py, --parts {place} to any other command"
@@ -125,21 +125,21 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) one by one, for all may be too large; names and shapes are the expected
-    ones."""
+    """Yield (name, tensor) one by one, because all may be too large. Names and shapes must be the
+    expected ones."""
     wanted = {name: list(tensor.shape) for name, tensor in expected.items()}
     with safe_open(path, "pt") as file:
         stored = {name: file.get_slice(name).get_shape() for name in sorted(file.keys())}
         if stored != wanted:
-            raise CheckpointError(f"{path} has other tensors than a model of config.yaml")
+            raise CheckpointError(f"{path} does not have the tensors of the model in config.yaml")
         for name in stored:
-            yield name, file.get_tensor(name).clone()  # the file is mapped, and may be deleted
+            yield name, file.get_tensor(name).clone()  # the file is mapped and may be deleted
 
 
 def read_frozen(
     run: Path, config: dict[str, Any], expected: Tensors
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights that are in no checkpoint, as read_tensors gives those that are."""
+    """Like read_tensors, for the weights that are in no checkpoint."""
     verify_file(run / FROZEN, config.get("frozen"))
     return read_tensors(run / FROZEN, expected)
 
@@ -148,12 +148,12 @@ class LoadedRun(NamedTuple):
     model: nn.Module
     tokenizer: Tokenizer
     config: dict[str, Any]
-    step: int  # at which it was saved
+    step: int  # of the checkpoint
 
 
 def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> LoadedRun:
-    """The model and tokenizer of a run, for sampling, fine-tuning and export. merge: adapters are
-    added to the weights that they adapt."""
+    """Load the model and tokenizer of a run, for sampling, fine-tuning and export. merge: add
+    adapters to the weights that they adapt."""
     run = expand_user(place)
     config = read_config(run)
     check_code(run, config, own_code())
@@ -161,19 +161,19 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
     checkpoint = find(run, which)
     node = config.get("adapt", {"kind": "none"})
     is_adapted = node["kind"] != "none"
-    with torch.device("meta"):  # no memory for its weights, which come from the files
+    with torch.device("meta"):  # allocates no weights: they come from the files
         model = build_model(model_config(config["model"]), tokenizer.vocab_size)
         if is_adapted:
             adapt(model, node)
     tensors = dict(read_tensors(checkpoint / "model.safetensors", model_tensors(model)))
     average = checkpoint / "ema.safetensors"
-    if average.exists():  # it is what the run evaluated
+    if average.exists():  # the weights that the run evaluated
         tensors |= read_tensors(average, trained_parameters(model))
     if frozen := frozen_tensors(model):
         tensors |= read_frozen(run, config, frozen)
     assign_weights(model, tensors)
     if is_adapted and merge:
         merge_adapters(model)
-    # how an imported model asks to generate, by the names of transformers
+    # the generation settings of an imported model, with the names of transformers
     config["generation"] = json.loads(tokenizer.files.get("generation_config.json", "{}"))
     return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))

@@ -1,5 +1,5 @@
-"""What is faster on a CPU than torch's own, each with its gain as measured on an AMD EPYC. Results
-are the same up to rounding; without what is here everything works, only more slowly."""
+"""Code that is faster on a CPU than torch's own, with gains measured on an AMD EPYC. Results are
+the same up to rounding; without it everything works, only more slowly."""
 
 import ctypes
 import platform
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-# features with which bf16 matmuls beat float32, and a word that /proc/cpuinfo has on such CPUs:
-# avx512_bf16 is twice as fast on AMD (measured on Zen 4), but half as fast on Intel (Emerald Rapids)
+# features with which bf16 matmuls beat float32, and a word in /proc/cpuinfo of such CPUs:
+# avx512_bf16 is twice as fast on AMD (measured on Zen 4), half as fast on Intel (Emerald Rapids)
 FAST_BF16 = {
     "amx_bf16": "GenuineIntel",
     "avx512_bf16": "AuthenticAMD",
@@ -23,8 +23,8 @@ FAST_BF16 = {
 
 
 def prefer_math_kernel(q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor) -> bool:
-    """Whether explicit matmuls beat the fused kernel. They do for short sequences in anything but
-    full float32: a step takes a quarter less time, and that of a small GPT-2 40 % less. Beyond 512
+    """Whether explicit matmuls beat the fused kernel. They do for short sequences, except in full
+    float32: a step takes a quarter less time, and that of a small GPT-2 40 % less. Beyond 512
     tokens the fused kernel wins."""
     if not q_BHTD.is_cpu:
         return False
@@ -38,18 +38,18 @@ def prefer_math_kernel(q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor) -> bool:
 
 
 def float32_wins(q_BHTD: Tensor) -> bool:
-    """For a single query, as in decoding: a token of a small model in bfloat16 takes 0.8 of the
-    time at batch size 16."""
+    """Whether float32 is faster. It is for a single query, as in decoding: a token of a small
+    bfloat16 model takes 0.8 of the time at batch size 16."""
     return q_BHTD.is_cpu and q_BHTD.shape[-2] == 1 and q_BHTD.dtype.itemsize == 2
 
 
 def use_cpu_kernels(values: Tensor) -> bool:
-    """In eager training, functions written for a CPU replace torch's."""
+    """Whether functions written for a CPU replace torch's: in eager training."""
     return values.is_cpu and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 class CrossEntropy(torch.autograd.Function):
-    """The summed cross-entropy, which keeps only the softmax: 5 % of a default step."""
+    """The summed cross-entropy. It keeps only the softmax, which saves 5 % of a default step."""
 
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class CrossEntropy(torch.autograd.Function):
 
 
 class RMSNorm(torch.autograd.Function):
-    """In ten kernels for both passes instead of twenty: 3 % of a default step."""
+    """Ten kernels for both passes instead of twenty, which saves 3 % of a default step."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, eps: float) -> Tensor:
@@ -93,7 +93,7 @@ class RMSNorm(torch.autograd.Function):
 
 
 class PackedLinear(nn.Module):
-    """A linear map with its weights in oneDNN's own layout. nn.Linear brings bf16 weights into it
+    """A linear map with its weights in oneDNN's own layout. nn.Linear converts bf16 weights to it
     at each call, and leaves float32 to another library: packed, a token takes 0.4 to 0.8 of the
     time."""
 
@@ -107,12 +107,12 @@ class PackedLinear(nn.Module):
 
     @cached_property
     def weight(self) -> Tensor:
-        """Unpacked again for MLA, which multiplies by it itself."""
+        """The unpacked weight, for MLA, which multiplies by it itself."""
         return self.packed.to_dense()
 
 
 def pack_linears(model: nn.Module) -> None:
-    """Pack the linear maps, for inference only; where oneDNN cannot, they stay as they are."""
+    """Pack the linear maps, for inference only; if oneDNN cannot, they stay as they are."""
     weight = next(model.parameters())
     if not weight.is_cpu or not torch.backends.mkldnn.is_available():
         return
@@ -131,15 +131,15 @@ def pack_linears(model: nn.Module) -> None:
 
 class Eager:
     """An optimizer's methods without torch's wrappers, which import torch._dynamo before the first
-    step: 1.1 s."""
+    step and take 1.1 s for it."""
 
     add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
 
 
 def tune_malloc() -> None:
-    """Keep freed memory in the process: by default glibc returns it and requests it anew at every
-    step, which is 5 to 10 % of the time."""
+    """Keep freed memory in the process: by default glibc returns it and requests it again at every
+    step, which takes 5 to 10 % of the time."""
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD

@@ -1,4 +1,4 @@
-"""What is faster on a CUDA GPU. Without what is here everything works, only more slowly."""
+"""Code that is faster on a CUDA GPU. Without it everything works, only more slowly."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -6,26 +6,26 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-# ways of which a GPU has to show the faster one. Until then they are chosen by reading; what
+# choices that a GPU has to decide. Until then they follow from reading code; what
 # `python -m tests.benchmarks.gpu --only choices` finds belongs here
 CHOICES = {
-    # attention of a training step by cuDNN, where there is no mask. It plans for each shape
+    # in training, attention without a mask by cuDNN, which plans for each shape
     "cudnn_attention": False,
-    # queries, keys and values of a training step as one matmul
+    # in training, queries, keys and values as one matmul
     "joined_maps": True,
-    # attention of one query under a mask, as in decoding, by matmuls. The fused kernel that takes a
-    # mask does not split the keys, and leaves most of a GPU idle
+    # attention of one query under a mask, as in decoding, by matmuls: the fused kernel that takes a
+    # mask does not split the keys, and leaves most of the GPU idle
     "explicit_decoding": True,
 }
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")  # a DTensor, whose class is not imported without need
+    return hasattr(tensor, "full_tensor")  # a DTensor; importing its class would take time
 
 
 def can_replay(model: nn.Module) -> bool:
-    """Whether decoding replays a CUDA graph, which belongs to one GPU and reads weights where they
-    are: no weight may be sharded, and experts must not wait for the host."""
+    """Whether decoding can replay a CUDA graph. It belongs to one GPU and reads weights at fixed
+    addresses: no weight may be sharded, and experts must not wait for the host."""
     return all(
         p.is_cuda
         and p.get_device() == torch.cuda.current_device()
@@ -36,9 +36,8 @@ def can_replay(model: nn.Module) -> bool:
 
 
 def has_grouped_mm(weight: Tensor) -> bool:
-    """Whether F.grouped_mm is one kernel for all these matrices. It is so in bf16 on Hopper, and
-    with torch 2.13 on a B200, for rows of a multiple of 16 bytes; elsewhere it waits for the
-    host."""
+    """Whether F.grouped_mm is one kernel for all these matrices. It is in bf16 on Hopper, and with
+    torch 2.13 on a B200, if rows are a multiple of 16 bytes; elsewhere it waits for the host."""
     if not weight.is_cuda or weight.dtype is not torch.bfloat16:
         return False
     major = torch.cuda.get_device_properties(weight.device).major
@@ -56,8 +55,8 @@ def prefers_matmuls(q_BHTD: Tensor, bias: Tensor | None) -> bool:
 
 
 def attention_kernels(bias: Tensor | None) -> AbstractContextManager:
-    """Within it, torch chooses among the kernels that suit. cuDNN has none for decoding, where each
-    token has another shape, and errors with masks."""
+    """A context in which torch chooses among suitable kernels. cuDNN is not used for decoding,
+    where each token has another shape, nor with masks, where it has errors."""
     if not CHOICES["cudnn_attention"] or bias is not None or not torch.is_grad_enabled():
         return nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -67,16 +66,17 @@ def attention_kernels(bias: Tensor | None) -> AbstractContextManager:
 
 
 def takes_groups(q_BHTD: Tensor, bias: Tensor | None) -> bool:
-    """Whether a fused kernel takes fewer heads of keys than of queries. In torch 2.11 to 2.13 only
-    flash attention does, without a mask and from Ampere on."""
+    """Whether a fused kernel accepts fewer key/value heads than query heads. In torch 2.11 to 2.13
+    only flash attention does, without a mask, on Ampere or newer."""
     if not q_BHTD.is_cuda:
         return True
     return bias is None and torch.cuda.get_device_capability(q_BHTD.device) >= (8, 0)
 
 
 def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """A step whose tensors keep their shapes and places, as one launch instead of hundreds. It must
-    have run once, for libraries allocate at first. Its output is overwritten by the next call."""
+    """Record a step whose tensors keep their shapes and addresses, as one launch instead of
+    hundreds. It must have run once, because libraries allocate memory at first. The next call
+    overwrites its output."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         output = step()
@@ -89,7 +89,7 @@ def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 
 class HostCopy:
-    """Values on their way to the host, which need not wait for a GPU until it reads them."""
+    """A copy of values to the host, which need not wait for the GPU until it reads them."""
 
     def __init__(self, values: Tensor):
         self.values = values.to("cpu", non_blocking=values.is_cuda, copy=True)

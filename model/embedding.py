@@ -13,16 +13,16 @@ from model.norm import LayerNorm, MakeNorm
 
 
 def make_table(size: int, width: int) -> nn.Embedding:
-    """A vector for each id. On the meta device nothing is drawn: torch would import torch._dynamo for
-    it, for 0.8 s."""
+    """A vector for each id. On the meta device none is drawn: for that, torch would import
+    torch._dynamo, which takes 0.8 s."""
     if torch.empty(0).is_meta:
         return nn.Embedding.from_pretrained(torch.empty(size, width), freeze=False)
     return nn.Embedding(size, width)
 
 
 class Embedding(nn.Module):
-    """Token embeddings, optionally scaled as in the original Transformer, or with segments as in
-    BERT."""
+    """Token embeddings, optionally scaled as in the original Transformer, or with segment
+    embeddings as in BERT."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class MLMTransform(nn.Module):
 
 
 class Head(nn.Module):
-    """A linear map to the vocabulary. Optional: BERT's transform before it, T5's scale of
-    1 / sqrt(d_model), and a soft cap that keeps the logits within +-logit_softcap."""
+    """A linear map to the vocabulary, optionally with BERT's transform before it, T5's scale of
+    1 / sqrt(d_model), or a soft cap that keeps the logits within +-logit_softcap."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class Head(nn.Module):
         self.map = nn.Linear(d_model, vocab_size, bias=bias)
 
     def tie(self, embedding: Embedding) -> None:
-        """Share the embedding's matrix, if the config says so."""
+        """Share the embedding's matrix, if the config asks for it."""
         if self.tie_weights:
             self.map.weight = embedding.table.weight
 
     def features(self, hidden: Tensor) -> Tensor:
-        """What the linear map reads."""
+        """The input of the linear map."""
         hidden = self.transform(hidden)
         return hidden if self.scale is None else hidden * self.scale
 

@@ -19,7 +19,7 @@ TEMPERATURES = [n / 20 for n in range(2, 41)]  # 0.1 to 2
 
 @torch.inference_mode()
 def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> dict[str, Any]:
-    """What the page shows. `answer` has the ids that were generated, or that fill the masks."""
+    """The data of the page. `answer`: the ids that were generated, or that fill the masks."""
     n_prompt = len(inputs["tokens"])
     tokens = inputs["tokens"] + (answer if model.kind == "decoder" else [])
     tokens = tokens[: model.context_length]
@@ -30,7 +30,7 @@ def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> di
     with recorded_weights(model) as weights, keep:
         records = trace_forward(model, to_tensors(model, inputs))
 
-    # each layer as if it were the last (logit lens), which predicts what the model does
+    # each layer as if it were the last (logit lens); the last predicts what the model does
     stack = model.decoder if "source" in inputs else model.stack
     hidden = [stack.final_norm(outputs[block]) for block in stack.blocks]
     logprobs = [model.head(x)[0].float().log_softmax(-1) for x in hidden]

@@ -16,7 +16,7 @@ Activation = Callable[[Tensor], Tensor]
 class MLP(nn.Module):
     """out(activation(up(x))) or, if gated, out(activation(gate(x)) * up(x))
     (arxiv.org/abs/2002.05202). The hidden width is d_ff, or expansion * d_model rounded to a
-    multiple of multiple_of, because kernels are faster at round widths."""
+    multiple of multiple_of: kernels are faster at such widths."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class MLP(nn.Module):
 
 
 def squared_relu(values: Tensor) -> Tensor:
-    """relu(x)^2. As a product, for autocast would compute square() in float32 on a GPU."""
+    """relu(x)^2, as a product: on a GPU, autocast would compute square() in float32."""
     positive = F.relu(values)
     return positive * positive
 

@@ -1,4 +1,4 @@
-"""Inference: a model that is only read has fewer and faster linear maps, with the same results."""
+"""Inference: prepares a model with fewer and faster linear maps, and the same results."""
 
 from torch import nn
 
@@ -10,7 +10,7 @@ from model.linear import Part, join
 
 
 def merge(owner: nn.Module, *names: str) -> None:
-    """These maps of the same input become parts of one."""
+    """Merge these maps of the same input into one."""
     maps = [getattr(owner, name) for name in names]
     if any(type(linear) is not nn.Linear for linear in maps):
         return
@@ -26,7 +26,7 @@ def merge(owner: nn.Module, *names: str) -> None:
 
 
 def prepare(model: nn.Module) -> None:
-    """For inference alone: the weights can no longer be trained or saved."""
+    """Prepare a model for inference only: its weights can no longer be trained or saved."""
     for block in blocks_of(model):
         if isinstance(block.attention, MultiHeadAttention):
             merge(block.attention, "query", "key", "value")

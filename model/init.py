@@ -22,7 +22,7 @@ SCHEMES = {
 }
 # fmt: on
 
-# from (rows, columns) and the number of sub-layers that write into the same residual stream
+# functions of (rows, columns) and the number of sub-layers that write into the same residual stream
 RULES = {
     "by_depth": lambda shape, n_residual_writes: 0.02 * n_residual_writes**-0.5,
     "fan_in": lambda shape, n_residual_writes: shape[1] ** -0.5,
@@ -32,10 +32,10 @@ RULES = {
 
 
 def type_of(name: str, matrix: nn.Module, head: Head) -> str:
-    """The type of a matrix; that of positions and segments is in no scheme."""
+    """The type of a matrix; "position", for positions and segments, is in no scheme."""
     if name == "head.map":
         return "head"
-    # T5 ties them at std 1: its head scales the hidden states down instead
+    # a tied T5 keeps std 1: its head scales the hidden states down instead
     if matrix.weight is head.map.weight and head.scale is None:
         return "tied"
     if name.endswith("embedding.table"):
@@ -46,8 +46,8 @@ def type_of(name: str, matrix: nn.Module, head: Head) -> str:
 
 
 def initialize_weights(model: Any, scheme: str) -> None:
-    """Draw every matrix by the scheme, with zero biases. Other parameters stay as they are. A part
-    with a method reset() sets its own weights last."""
+    """Draw every matrix by the scheme, and set its bias to zero. Other parameters stay as they are.
+    A part with a method reset() sets its own weights last."""
     stds: dict[str, Any] = dict(zip(TYPES, SCHEMES[scheme], strict=True))
     matrices = {
         name: module

@@ -16,8 +16,8 @@ PARTS = ("attention", "cross_attention", "ffn", "norm", "position", "block")
 
 
 def merged(node: Any, changes: Any) -> Any:
-    """Changes that name a kind replace the node, for another kind has other options. Others are
-    laid over it."""
+    """Changes that name a kind replace the node, because another kind has other options. Others
+    are merged into it."""
     if not isinstance(changes, dict) or "kind" in changes:
         return changes
     return node | {name: merged(node.get(name), changes[name]) for name in changes}
@@ -36,11 +36,11 @@ def layer_config(config: ModelConfig, name: str) -> ModelConfig:
 
 
 class LayeredStack(Stack):
-    """A stack whose layers differ. Those that agree in position encoding and window share a
-    context: Gemma 3 has two, that of its layers with a window, and that of the others."""
+    """A stack whose layers differ. Layers with the same position encoding and window share a
+    context: Gemma 3 has two, one for its layers with a window and one for the others."""
 
     def layer_configs(self, config: ModelConfig) -> list[ModelConfig]:
-        """The pattern, repeated over the depth and cut at its end."""
+        """The configs of the pattern, which is repeated over the depth and cut at its end."""
         names = config.layers or []
         known = list(config.layer_kinds)
         if not names or not {*names} <= {*known}:
@@ -51,14 +51,14 @@ class LayeredStack(Stack):
         return [pattern[i % len(pattern)] for i in range(config.n_layers)]
 
     def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
-        """self.position is that of the model, and the only one that adds to the embeddings."""
+        """Build the encodings; only self.position, the model's, may add to the embeddings."""
         attentions: list[Any] = [block.attention for block in self.blocks]
         pairs = zip(self.layers, attentions, strict=True)
         own = [(layer.position, attention.rotary_dim) for layer, attention in pairs]
-        # the first layer may have no positions, and no rotary channels
+        # the first layer may have no position encoding, and no rotary channels
         usual = next((size for node, size in own if node == config.position), own[0][1])
         distinct = [(config.position, usual)]
-        self.context_keys = []  # of each layer, (index of its position encoding, window)
+        self.context_keys = []  # for each layer, (index of its position encoding, window)
         for key, attention in zip(own, attentions, strict=True):
             if key not in distinct:
                 distinct.append(key)
@@ -72,7 +72,7 @@ class LayeredStack(Stack):
         for encoding in others:
             if type(encoding).embed is not Position.embed:
                 name = type(encoding).__name__
-                raise ValueError(f"{name} adds to the embeddings: layers cannot differ in it")
+                raise ValueError(f"{name} adds to the embeddings: it is the same in all layers")
         self.layer_positions = nn.ModuleList(others)
 
     def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:

@@ -1,4 +1,4 @@
-"""Linear maps of the same input, as one matmul."""
+"""Several linear maps of the same input, as one matmul."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,8 +19,8 @@ def join(maps: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
 
 
 class Part(nn.Module):
-    """One of several maps that are merged for inference: the queries, keys and values of a token
-    take 0.6 of the time on a CPU, and a third of the launches on a GPU."""
+    """One of several maps that are merged for inference: queries, keys and values of a token then
+    take 0.6 of the time on a CPU, and a third of the kernel launches on a GPU."""
 
     def __init__(self, whole: nn.Linear, widths: list[int], index: int):
         super().__init__()
@@ -33,7 +33,7 @@ class Part(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """For an attention that multiplies by it itself."""
+        """The weight, for an attention that multiplies by it itself."""
         return self.whole.weight.split(self.widths)[self.index]
 
     @property
@@ -43,8 +43,8 @@ class Part(nn.Module):
 
 
 def project(x: Tensor, *maps: Any) -> Sequence[Tensor]:
-    """Each map of x, from one matmul if they are merged. And in training, while the weights stay
-    apart: a CPU so reads and casts x once, which is 2 % of a default step."""
+    """Each map of x, from one matmul if they are merged. Also in training, where the weights stay
+    separate: a CPU then reads and casts x once, which saves 2 % of a default step."""
     if isinstance(maps[0], Part):
         outputs = maps[0].whole(x).split(maps[0].widths, -1)
         return [outputs[part.index] for part in maps]

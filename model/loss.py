@@ -17,8 +17,8 @@ from model.embedding import Head
 # positions whose logits are held at a time, on a CPU; more if the vocabulary is small. Twice the
 # width is enough: 256 take 5 % less time than 512 at width 128, and 5 % more at width 384
 CHUNK = 512
-ALIGNMENT = 64  # of the vocabulary: a GPU has no fast matmul for GPT-2's 50,257
-GPU_CHUNK = 4096  # small ones would leave a GPU idle, and move the gradient of the head more often
+ALIGNMENT = 64  # pads the vocabulary: a GPU has no fast matmul for GPT-2's 50,257
+GPU_CHUNK = 4096  # small chunks leave a GPU idle, and move the gradient of the head more often
 
 
 def chunk_loss(
@@ -30,8 +30,8 @@ def chunk_loss(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """The loss of some positions, summed. Any differentiable function of logits and targets can
-    stand here. `weights` are factors of each position's cross-entropy; z_loss is the factor of
+    """The summed loss of a chunk of positions; it may be any differentiable function of logits and
+    targets. `weights` are factors of each position's cross-entropy; z_loss is the factor of
     log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
     logits_NV = soft_cap(logits_NV, logit_softcap)
 
@@ -78,7 +78,7 @@ def chunk_gradients(
     weight, *bias = parameters
     exact = torch.promote_types(rows_NC.dtype, torch.float32)
     logits_NV = F.linear(rows_NC, weight, *bias)[:, :vocab_size]
-    # in bfloat16 the sum over a vocabulary would be off by a percent
+    # in bfloat16 a sum over the vocabulary would be off by a percent
     logits_NV = logits_NV.to(exact)
 
     def function(logits_NV: Tensor) -> Tensor:
@@ -98,13 +98,13 @@ def chunk_gradients(
 
 
 def chunks(size: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """(rows, targets, weights if any) of so many positions at a time."""
+    """(rows, targets, weights if any) of `size` positions at a time."""
     return zip(*(column.split(size) for column in columns), strict=True)
 
 
 class ChunkedLoss(torch.autograd.Function):
-    """Computes the gradients of each chunk in the forward pass, while its logits exist, so that
-    none are stored or recomputed for the backward pass."""
+    """Compute the gradients of each chunk in the forward pass, while its logits exist, so that no
+    logits are stored or recomputed for the backward pass."""
 
     @staticmethod
     def forward(
@@ -158,9 +158,9 @@ def loss(
     differentiate: Callable[..., Any] = chunk_gradients,
     **options: Any,  # of chunk_loss
 ) -> tuple[Tensor, int]:
-    """The summed loss over all targets, and how many there are; `weights` are factors of each. Pass
-    `count` where it is known, to avoid a synchronization on a GPU; it must be exact, because only
-    that many targets are read."""
+    """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
+    `count` if it is known, to avoid a synchronization on a GPU; it must be exact, because only that
+    many targets are read."""
     columns = [hidden.flatten(0, -2), targets.flatten()]
     if weights is not None:
         columns.append(weights.flatten())
@@ -168,7 +168,7 @@ def loss(
     if count is None:
         count = int((~is_ignored).sum())
     if count < len(is_ignored):
-        # a stable sort puts the targets first, in their order; nonzero() would wait for a GPU
+        # a stable sort puts the targets first, in order; nonzero() would wait for the GPU
         positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
         columns = [column[positions] for column in columns]
     hidden, *labels = columns

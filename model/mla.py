@@ -1,4 +1,4 @@
-"""Multi-head latent attention, of DeepSeek: a small cache for all heads."""
+"""Multi-head latent attention, from DeepSeek: all heads share a small cache."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ class MultiHeadLatentAttention(Attention):
         dropout: float = 0.0,
     ):
         super().__init__()
-        width = d_model // n_heads  # the default of a head
+        width = d_model // n_heads  # the default head dimension
 
         self.n_heads = n_heads
         self.n_groups = n_heads
@@ -78,7 +78,7 @@ class MultiHeadLatentAttention(Attention):
             q_BHTR = rotate(q_BHTR)
             k_B1TR = rotate(k_B1TR)
 
-        # the latent and the rotary key of a token, side by side, are all that is cached of it
+        # the latent and the rotary key of a token, side by side, are all that is cached for it
         latent_BTL = self.latent_norm(self.kv_down(x))
         latent_B1TL = split(latent_BTL, n_heads=1)
         new_B1TK = torch.cat([latent_B1TL, k_B1TR], -1)

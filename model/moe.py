@@ -13,10 +13,10 @@ from model.feedforward import FFNS
 
 
 class MixtureOfExperts(nn.Module):
-    """The sum of top_k of n_experts MLPs, weighted by the router's probabilities of these, and of
-    n_shared more, which all tokens pass (arxiv.org/abs/2401.04088, arxiv.org/abs/2401.06066). The
-    weights are scaled to sum to 1, but not with top_k=1: the router would learn nothing. An expert
-    takes any number of tokens, so that none is dropped and none depends on other rows."""
+    """The sum of top_k of n_experts MLPs, weighted by the router's probabilities, and of n_shared
+    more, which process all tokens (arxiv.org/abs/2401.04088, arxiv.org/abs/2401.06066). The weights
+    are scaled to sum to 1, but not with top_k=1: the router would learn nothing. An expert takes
+    any number of tokens, so no token is dropped or depends on other rows."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class MixtureOfExperts(nn.Module):
         if self.top_k > 1:
             weights = weights / weights.sum(-1, keepdim=True)
 
-        # rows sorted by expert, under autocast in the dtype of matmuls, as the logits are
+        # rows sorted by expert, and like the logits in the dtype of matmuls under autocast
         expert, order = chosen.flatten().sort(stable=True)
         counts_X = F.one_hot(expert, probs_BTX.shape[-1]).sum(0)
         self.load_X = counts_X / counts_X.sum() * len(counts_X)
@@ -64,15 +64,15 @@ class MixtureOfExperts(nn.Module):
         return y_BTC
 
     def run_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """The rows are sorted by expert: counts[0] of the first, counts[1] of the second, and so
-        on."""
+        """Run the experts on rows sorted by expert: counts[0] for the first, counts[1] for the
+        second, and so on."""
         experts = self.experts
         up, out, *gate = (linear.weight.type_as(rows) for linear in experts.children())
         ends = counts.cumsum(0, dtype=torch.int32)
         is_one_kernel = has_grouped_mm(up)
-        places: Any = len(up)  # fake tensors, of a dry run, have no values: groups are alike
+        places: Any = len(up)  # the fake tensors of a dry run have no values: equal groups
         if not is_one_kernel and type(counts) is Tensor:
-            places = ends[:-1].tolist()  # waits for a GPU, so once for all maps
+            places = ends[:-1].tolist()  # waits for the GPU, so only once for all maps
 
         def multiply(rows: Tensor, stack: Tensor) -> Tensor:
             if is_one_kernel:
@@ -96,9 +96,9 @@ class MixtureOfExperts(nn.Module):
 
     def losses(self) -> dict[str, Tensor]:
         """balance_loss times n_experts * sum(fraction of the choices * mean probability), which is
-        1 if all experts are used alike (arxiv.org/abs/2101.03961). Both are of one micro-batch:
+        1 if all experts are used equally (arxiv.org/abs/2101.03961). Both are over one micro-batch:
         the term changes with its size, but not with the number of processes that share the same
-        micro-batches. Padding counts as any token, for no mask comes here."""
+        micro-batches. Padding counts like any token, because no mask is passed in."""
         if not self.balance_loss:
             return {}
         return {"balance": self.balance_loss * (self.load_X * self.probability_X).sum()}

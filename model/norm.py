@@ -1,4 +1,4 @@
-"""Norms, over the last axis."""
+"""Normalization over the last axis."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ MakeNorm = Callable[..., nn.Module]
 
 
 class Norm(nn.Module):
-    """The gain and bias that both kinds have, each optional."""
+    """Base of both kinds: their weight and bias, each optional."""
 
     def __init__(self, width: int, eps: Positive = 1e-5, weight: bool = True, bias: bool = False):
         super().__init__()
@@ -24,12 +24,13 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def weight_and_bias(self, values: Tensor) -> list[Tensor | None]:
-        """In the dtype of the values, as fused kernels need them; under autocast they differ."""
+        """Weight and bias in the dtype of the values, which may differ under autocast, as fused
+        kernels need."""
         return [p if p is None else p.to(values.dtype) for p in (self.weight, self.bias)]
 
 
 class LayerNorm(Norm):
-    """Mean zero, variance one (arxiv.org/abs/1607.06450)."""
+    """Normalize to mean zero and variance one (arxiv.org/abs/1607.06450)."""
 
     def forward(self, values: Tensor) -> Tensor:
         weight, bias = self.weight_and_bias(values)
@@ -37,7 +38,7 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """Mean square one, without centering (arxiv.org/abs/1910.07467)."""
+    """Normalize to mean square one, without centering (arxiv.org/abs/1910.07467)."""
 
     def forward(self, values: Tensor) -> Tensor:
         weight, bias = self.weight_and_bias(values)
@@ -53,7 +54,7 @@ NORMS = Registry(layernorm=LayerNorm, rmsnorm=RMSNorm)
 
 
 def norm_factory(config: ModelConfig) -> MakeNorm:
-    """A function that makes the model's norm, of width d_model unless another is given."""
+    """A function that makes the model's norm, with width d_model unless another is given."""
 
     def norm(width: int = config.d_model) -> nn.Module:
         return build("model.norm", NORMS, config.norm, {"width": width})

@@ -1,4 +1,4 @@
-"""Position encodings. Each overrides one hook of Position: it adds to the embeddings, rotates
+"""Position encodings. Each overrides one method of Position: it adds to the embeddings, rotates
 queries and keys, or adds a bias to the attention scores."""
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Rotate = Callable[[Tensor], Tensor]
 
 
 class Position(nn.Module):
-    """No position encoding, and the base of all others. pos is (1|B, T)."""
+    """No position encoding; the base of all others. pos is (1|B, T)."""
 
     max_positions: int | None = None  # the number of positions, if limited
 
@@ -26,7 +26,7 @@ class Position(nn.Module):
         super().__init__()
 
     def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        """x, with what is added to the token embeddings."""
+        """Add the encoding to the token embeddings x, if any."""
         return x
 
     def rotary(self, x: Tensor, pos: Tensor) -> Rotate | None:
@@ -34,7 +34,7 @@ class Position(nn.Module):
         return None
 
     def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
-        """What is added to the attention scores, (1|B, H, T, S), or None."""
+        """The bias that is added to the attention scores, (1|B, H, T, S), or None."""
         return None
 
 
@@ -58,8 +58,8 @@ def inv_frequencies(width: int, base: float, x: Tensor) -> Tensor:
 
 
 class Sinusoidal(Position):
-    """Sines and cosines of many wavelengths (arxiv.org/abs/1706.03762, section 3.5): in turn, or
-    all sines in the first half of the channels."""
+    """Sines and cosines of many wavelengths (arxiv.org/abs/1706.03762, section 3.5): interleaved,
+    or all sines in the first half of the channels."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Sinusoidal(Position):
 
 @dataclass
 class LinearScaling:
-    """Position interpolation: divides every position by the factor (arxiv.org/abs/2306.15595)."""
+    """Position interpolation: divide every position by the factor (arxiv.org/abs/2306.15595)."""
 
     factor: Factor
     mscale = 1.0
@@ -128,13 +128,13 @@ class Rope(Position):
         inv_freq = self.scaling(inv_freq, self.rope_theta)
 
         angle = pos[:, None, :, None] * inv_freq
-        angle = torch.cat([-angle, angle], -1)  # of both channels of each pair
+        angle = torch.cat([-angle, angle], -1)  # for both channels of each pair
         cos = angle.cos() * self.scaling.mscale
         sin = angle.sin() * self.scaling.mscale
 
         def rotate(heads: Tensor) -> Tensor:
             # (a, b) becomes (a cos - b sin, b cos + a sin): roll swaps them, sin has the minus.
-            # cast once and in few operations: at small widths each costs as much as a matmul
+            # one cast and few operations: at small widths each costs as much as a matmul
             paired, rest = heads.split([self.width, heads.shape[-1] - self.width], -1)
             paired = paired.to(cos.dtype)
             swapped = paired.roll(self.width // 2, -1)

@@ -19,8 +19,8 @@ class Alibi(Position):
         self.n_heads = n_heads
 
     def bias(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        # 2^(-8/p), 2^(-16/p), ... for p heads, a power of two; heads that are left take the slopes
-        # 1, 3, 5, ... of 2p
+        # 2^(-8/p), 2^(-16/p), ... for p heads, a power of two; the remaining heads have slopes
+        # 1, 3, 5, ... of 2p heads
         power = 2 ** int(math.log2(self.n_heads))
         rest = self.n_heads - power
         steps = torch.arange(1, power + 1, device=q_pos.device) * 8 / power
@@ -58,8 +58,8 @@ class Relative(Position):
         return bias_BHTS.contiguous()  # fused kernels need it
 
     def bucket(self, offset: Tensor) -> Tensor:
-        """Half of the buckets hold one distance each; the others grow logarithmically up to
-        max_distance. Without causality, each direction has half of all buckets."""
+        """The bucket of an offset. Half of the buckets hold one distance each; the others grow
+        logarithmically up to max_distance. If not causal, each direction has half of them."""
         buckets = self.num_buckets if self.causal else self.num_buckets // 2
         near = buckets // 2
         distance = (-offset).clamp(min=0) if self.causal else offset.abs()

@@ -27,7 +27,7 @@ class Precision(NamedTuple):
         return torch.autocast(self.device.type, self.dtype)
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Small gradients would underflow in float16."""
+        """A gradient scaler for float16, in which small gradients would underflow."""
         return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
 
     def peak_flops(self) -> float | None:
@@ -53,26 +53,26 @@ def choose_device(name: str) -> torch.device:
             f"device={name}, but torch finds {n_devices} {device.type} devices, from 0 on"
         )
     if device.index is not None:
-        torch.cuda.set_device(device)  # of which memory is asked, too
+        torch.cuda.set_device(device)  # memory queries are about it, too
     return device
 
 
 def use_deterministic_algorithms(on: bool) -> None:
-    """An operation that has none raises. Filling new memory, as torch then does, would only cost
-    time."""
+    """Use only deterministic algorithms; an operation that has none raises. torch would then also
+    fill new memory, which only costs time."""
     if on:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which cuBLAS requires
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS requires it
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    if on != torch.are_deterministic_algorithms_enabled():  # for the call imports torch._inductor
+    if on != torch.are_deterministic_algorithms_enabled():  # the call imports torch._inductor
         torch.use_deterministic_algorithms(on)
         torch._inductor.config.deterministic = on  # no kernel is chosen by its time
 
 
 def choose_precision(device: torch.device, precision: str) -> Precision:
-    """The requested precision, or the fastest that is safe on this device."""
+    """The requested precision, or the fastest one that is safe on this device."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 for what stays in float32
-        # cuDNN would plan attention anew for each shape, so for each token that is decoded
+        # cuDNN would plan attention again for each shape, so for each decoded token
         torch.backends.cuda.enable_cudnn_sdp(False)
         has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
         if precision == "bf16" and not has_bf16:
@@ -101,7 +101,7 @@ def read_gpus() -> dict[str, dict[str, float]]:
 
 
 def peak_of(name: str) -> float | None:
-    """A 3090 Ti or the 4090 of a laptop is another GPU."""
+    """The peak FLOP/s of a GPU, by its name; a 3090 Ti or a laptop's 4090 is another GPU."""
     for words, gpu in read_gpus().items():
         if re.search(rf"\b{words}\b(?! Ti| Laptop)", name):
             return gpu["tflops"] * 1e12

@@ -14,7 +14,7 @@ from model.hub.files import is_hf_folder, resolve_folder
 
 
 def init_settings(place: str) -> dict[str, Any]:
-    """Its settings, among them model and tokenizer."""
+    """The settings of a run or folder, among them model and tokenizer."""
     if is_hf_folder(place):
         from model.hub.convert import read_hf_config
         from model.hub.spec import config_from_spec
@@ -38,7 +38,7 @@ def init_tokenizer(place: str) -> Tokenizer:
 
 
 def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, int]:
-    """(model, tokenizer, step); a Hugging Face folder has no checkpoints, and is at step 0."""
+    """Returns (model, tokenizer, step); a Hugging Face folder has no checkpoints: its step is 0."""
     from model.hub.convert import load_hf
     from model.hub.tokenizer import drop_template
 

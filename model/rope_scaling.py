@@ -1,4 +1,4 @@
-"""RoPE scaling: lower frequencies, for a context longer than that of training. Each kind maps
+"""RoPE scaling: lower frequencies, for a longer context than in training. Each kind maps
 (inv_freq, theta) to a new inv_freq; mscale is a factor on rotated queries and keys."""
 
 import math
@@ -57,7 +57,7 @@ class YarnScaling:
         pairs = len(inv_freq)
 
         def pair_with(turns: float) -> float:
-            """The fractional index of the pair that turns so often within the original context."""
+            """The fractional index of the pair that makes `turns` in the original context."""
             wavelength = self.original_max_position / turns
             return pairs * math.log(wavelength / (2 * math.pi)) / math.log(theta)
 

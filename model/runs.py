@@ -11,9 +11,9 @@ from configs.errors import CheckpointError
 
 RUNS = Path("runs")
 
-STEP = "step-????????"  # a pattern for glob
+STEP = "step-????????"  # a glob pattern
 
-FROZEN = "frozen.safetensors"  # weights that no step changes, and so no checkpoint holds
+FROZEN = "frozen.safetensors"  # weights that no step changes, so no checkpoint holds them
 
 FORMAT = 3
 
@@ -27,12 +27,12 @@ def step_of(checkpoint: Path) -> int:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Newest first."""
+    """The checkpoints of a run, newest first."""
     return sorted((run / "checkpoints").glob(STEP), reverse=True)
 
 
 def list_runs() -> list[Path]:
-    """The runs that have a checkpoint, also those of sweeps; the last has the newest."""
+    """The runs that have a checkpoint, including those of sweeps; the last has the newest."""
     found = [*RUNS.glob(f"*/checkpoints/{STEP}"), *RUNS.glob(f"*/*/checkpoints/{STEP}")]
     oldest_first = sorted(found, key=os.path.getmtime)
     return list(dict.fromkeys(path.parents[1] for path in oldest_first))
@@ -46,7 +46,7 @@ def newest_run() -> Path:
 
 
 def did_you_mean_run(place: str | Path) -> str:
-    """A hint at the run with the nearest name, or nothing."""
+    """A hint that names the run with the most similar name, or nothing."""
     runs = {run.name: run for run in list_runs()}
     near = get_close_matches(Path(place).name, runs, 1)
     return f" (did you mean {runs[near[0]]}?)" if near else ""

@@ -1,5 +1,5 @@
-"""Save: a checkpoint, a folder of safetensors and JSON, is renamed into place once it is complete and
-on the disk; what a run needs besides is written at each start."""
+"""Save: a checkpoint, a folder of safetensors and JSON, is renamed into place once it is complete
+and on the disk; what else a run needs is written at each start."""
 
 import json
 import os
@@ -19,10 +19,10 @@ from model.weights import Tensors, write_tensors
 
 
 def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any]) -> None:
-    """tensors: those of each file, such as {"model": {name: tensor}}."""
+    """Save a checkpoint. tensors: those of each file, such as {"model": {name: tensor}}."""
     final = run / "checkpoints" / step_name(step)
     final.parent.mkdir(exist_ok=True)
-    sync_folder(run)  # the new folder, and logs that are new
+    sync_folder(run)  # the new folder, and new logs
     with atomic_folder(final) as draft:
         for name, named in tensors.items():
             write_tensors(draft / f"{name}.safetensors", named)
@@ -34,7 +34,7 @@ def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any
 
 
 def remove(checkpoint: Path) -> None:
-    """Rename, then delete: a checkpoint that is half deleted must not look like a complete one."""
+    """Rename, then delete: a half-deleted checkpoint must not look like a complete one."""
     trash = checkpoint.with_suffix(".trash")
     os.rename(checkpoint, trash)
     sync_folder(trash.parent)
@@ -49,7 +49,7 @@ def clean_up(run: Path) -> None:
 
 
 def set_aside_newer(run: Path, step: int) -> None:
-    """Checkpoints newer than the one that a run resumes from, for they are damaged."""
+    """Set aside checkpoints newer than the one that a run resumes from: they are damaged."""
     for checkpoint in list_checkpoints(run):
         if step_of(checkpoint) > step:
             aside = checkpoint.with_suffix(".damaged")
@@ -70,12 +70,12 @@ def mark_best(run: Path, step: int) -> None:
 
 
 def keep_frozen(run: Path, tensors: Tensors) -> str | None:
-    """Write the weights that no checkpoint holds, and return their hash. Runs that have the same
-    share one file: each has a hard link to it, or a copy where the disk has no links."""
+    """Write the weights that no checkpoint holds, and return their hash. Runs with the same weights
+    share one file: each has a hard link to it, or a copy if the file system has no links."""
     if not tensors:
         return None
     own = run / FROZEN
-    own.unlink(missing_ok=True)  # writing into a link would change the other runs
+    own.unlink(missing_ok=True)  # writing to a link would change the other runs
     write_tensors(own, tensors)
     digest = sync_file(own)
     shared = RUNS / ".frozen" / digest
@@ -97,13 +97,13 @@ def keep_frozen(run: Path, tensors: Tensors) -> str | None:
 def write_metadata(
     run: Path, config: Config, origin: dict[str, Any], tokenizer: Tokenizer, environment: str
 ) -> None:
-    """What a run needs besides its weights. origin: the choices, an option of each config group,
-    and the overrides that the config was composed from; the hashes of the code and of the frozen
-    weights."""
+    """Write what a run needs besides its weights. origin: the choices (an option of each config
+    group) and the overrides that the config was composed from, and the hashes of the code and of
+    the frozen weights."""
     plain = {
         **asdict(config),
         "resume": False,
-        "choices": {},  # these four: of an imported run
+        "choices": {},  # these four are those of an imported run
         "overrides": [],
         "code": None,
         "frozen": None,

@@ -29,13 +29,13 @@ from model.transformer import Stack, Transformer, build_model
 HERE = Path(__file__).parent
 VOCABULARY = 97
 LONGEST = 300  # in longer sequences, a fused kernel hides the scores
-SMALL = 300  # numbers whose values are shown
+SMALL = 300  # largest number of elements whose values are shown
 LAYER = re.compile(r"\w+\.blocks\.\d+")
 AXES = re.compile(rf"^x$|_([{''.join(LEGEND)}]+)$")
 
 
 class TensorRecord(NamedTuple):
-    """A tensor under a name that encodes its axes, in one call of a function, for one module."""
+    """A tensor whose name encodes its axes, in one call of a function, for one module."""
 
     module: str
     call: FrameType
@@ -48,21 +48,21 @@ class TensorRecord(NamedTuple):
 
 @contextmanager
 def trace_tensors(model: nn.Module) -> Iterator[list[TensorRecord]]:
-    """Yield the records of every tensor whose name encodes its axes, in the files beside this: each
-    once per name."""
+    """Yield the records of every tensor whose name encodes its axes, in the files beside this one,
+    each once per name."""
     modules = {id(module): name for name, module in model.named_modules()}
     records: list[TensorRecord] = []
     seen = set()
-    lines: dict[FrameType, int] = {}  # of each call, the line that it is at
+    lines: dict[FrameType, int] = {}  # the current line of each call
 
     def module_of(call: FrameType | None) -> str:
-        """The module whose method this is, or has called this."""
+        """The module whose method this call is, or comes from."""
         while call is not None and id(call.f_locals.get("self")) not in modules:
             call = call.f_back
         return modules[id(call.f_locals["self"])] if call else ""
 
     def trace(call: FrameType, event: str, argument: Any) -> Any:
-        """Python calls it at the beginning and end of each call, and before each line."""
+        """Python calls this at the beginning and end of each call, and before each line."""
         path = Path(call.f_code.co_filename)
         if path.parent != HERE and path not in LOADED:
             return None
@@ -87,7 +87,7 @@ def trace_tensors(model: nn.Module) -> Iterator[list[TensorRecord]]:
 
 
 def layer_counts(model: nn.Module) -> Counter[str]:
-    """How many layers are like each; there is no entry for one that is like an earlier layer."""
+    """How many layers are identical to each; a repeated layer has no entry of its own."""
     counts: Counter[str] = Counter()
     for name, stack in model.named_children():
         layers = stack.layers if isinstance(stack, Stack) else []
@@ -96,7 +96,7 @@ def layer_counts(model: nn.Module) -> Counter[str]:
 
 
 def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRecord]:
-    """The tensors that the lines of one forward pass make, in the first layer of each kind."""
+    """The tensors that one forward pass makes, in the first layer of each kind."""
     with trace_tensors(model) as records:
         model(**inputs)
 
@@ -109,7 +109,7 @@ def trace_forward(model: nn.Module, inputs: dict[str, Tensor]) -> list[TensorRec
 
 
 def example_inputs(kind: str, lengths: list[int], padding: int) -> dict[str, Tensor]:
-    """Two sequences; padding is in the second, on the left in a decoder, as in batched generation.
+    """Two sequences; the second is padded, in a decoder on the left, as in batched generation.
     Several lengths are those of documents in one row."""
     length = sum(lengths)
     if not 0 <= padding < min(lengths) or length > LONGEST:
@@ -122,7 +122,7 @@ def example_inputs(kind: str, lengths: list[int], padding: int) -> dict[str, Ten
         documents = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
         inputs["documents"] = documents.repeat(2, 1)
 
-    read = tokens  # by the attention whose keys are padded
+    read = tokens  # what the attention with padded keys reads
     if kind == "encoder_decoder":
         read = torch.arange(length * 3 // 2 * 2).view(2, -1)
         inputs["source"] = read % VOCABULARY
@@ -148,7 +148,7 @@ def weights_of(model: nn.Module, modules: set[str]) -> dict[str, list[str]]:
 def print_walk(model: Transformer, steps: list[TensorRecord], options: Namespace) -> None:
     weights = weights_of(model, {record.module for record in steps})
     counts = layer_counts(model)
-    torch.set_printoptions(precision=3, sci_mode=False, linewidth=80)
+    torch.set_printoptions(precision=3, linewidth=80)
     for module, records in groupby(steps, lambda record: record.module):
         print(f"\n{module or model.kind}" + f"  x {counts[module]} layers" * (counts[module] > 1))
         for line in weights.pop(module, []):
@@ -193,7 +193,7 @@ def print_masks(model: nn.Module, records: list[TensorRecord]) -> None:
         window = attention.sliding_window or 0
         if window > record.tensor.shape[-1]:
             print(
-                f"{record.module}: its window is {window}, so all fits in it; try --length {window + 1}"
+                f"{record.module}: its window is {window}, so it hides no key; try --length {window + 1}"
             )
 
 
@@ -203,7 +203,7 @@ def main(args: list[str] | None = None) -> None:
     add("overrides", nargs="*", metavar="key=value", help="settings of the model, as for train.py")
     tokens = "tokens of a sequence, or of the documents in it, such as 2,4"
     add("--length", "--documents", metavar="N", default="6", help=tokens)
-    add("--padding", type=int, metavar="N", default=0, help="those of the second sequence")
+    add("--padding", type=int, metavar="N", default=0, help="padding tokens in the second sequence")
     add = parser.add_mutually_exclusive_group().add_argument
     add("--mask", action="store_true", help="draw which keys each query attends to")
     add("--code", action="store_true", help="print the line that makes each tensor")
@@ -216,7 +216,7 @@ def main(args: list[str] | None = None) -> None:
             hint = "--documents 2,4 shows documents in one row"
             raise ValueError(f"{override} does not change the shapes of a model; {hint}")
     config = compose(["size=tiny", *options.overrides]).model
-    if config.layers:  # a pattern is shown whole
+    if config.layers:  # show a whole pattern
         config = replace(config, n_layers=max(config.n_layers, len(config.layers)))
     # in float64 there is no fused kernel to hide the scores
     model = build_model(config, vocab_size=VOCABULARY).double().eval()

@@ -38,7 +38,7 @@ def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | 
 
 
 class Stack(nn.Module):
-    """Position encoding, n_layers blocks and a final norm; with memory_width, blocks have
+    """Position encoding, n_layers blocks and a final norm; with memory_width, the blocks have
     cross-attention."""
 
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
@@ -71,7 +71,7 @@ class Stack(nn.Module):
         self.position = build("model.position", POSITIONS, config.position, sizes)
 
     def new_caches(self, size: int) -> Caches:
-        """For decoding up to `size` tokens."""
+        """Make caches for decoding up to `size` tokens."""
         slots = Slots(size)
         blocks: list[Any] = [*self.blocks]
         return Caches(slots, [block.new_states(slots) for block in blocks])
@@ -87,17 +87,17 @@ class Stack(nn.Module):
         memory_visible: Tensor | None = None,
         caches: Caches | None = None,
     ) -> Tensor:
-        """tokens: (B, T), for parts that read them. visible: (B, S), false at padding, with a column
-        for each cached token; once given, it must be given at every later step. documents: (B, T), the
-        number of the document of each token, in order: each is as if alone. memory_visible: as
-        visible, for the memory."""
+        """tokens: (B, T), for parts that read them. visible: (B, S), false at padding, with a
+        column for each cached token; once given, it must be given at every later step. documents:
+        (B, T), the document number of each token, ascending: each document is treated as if alone.
+        memory_visible: like visible, for the memory."""
         n_new = x.shape[1]
         slots = Slots(n_new) if caches is None else caches.slots
         q_slots, k_slots = slots.next(n_new, x.device)
         q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
         memory_mask = make_cross_mask(memory_visible).cast_for(x)
         new_visible = None if visible is None else visible[:, q_slots]
-        # the fields of AttentionContext after rotate, in their order
+        # the fields of AttentionContext after rotate, in the same order
         others = (memory, memory_mask, new_visible, documents, tokens, Shared())
 
         def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:
@@ -124,7 +124,7 @@ class Stack(nn.Module):
         return x
 
     def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
-        """That of each layer; here they share one."""
+        """The context of each layer; here they share one."""
         attention: Any = self.blocks[0].attention
         rotate = self.position.rotary(x, q_pos)
         context = context_of(self.position, rotate, attention.sliding_window)
@@ -133,7 +133,7 @@ class Stack(nn.Module):
     def positions(
         self, q_slots: Tensor, k_slots: Tensor, visible: Tensor | None, documents: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Of the new tokens, and of all keys including cached ones: (1|B, T) and (1|B, S)."""
+        """Positions of the new tokens, (1|B, T), and of all keys with the cached ones, (1|B, S)."""
         limit = self.position.max_positions
         if limit is not None and len(k_slots) > limit:
             raise ValueError(f"{len(k_slots)} positions, but model.context_length is {limit}")

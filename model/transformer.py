@@ -1,4 +1,4 @@
-"""Transformer: the three architectures that are made of stacks of blocks."""
+"""Transformer: the three architectures, which are made of stacks of blocks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +27,7 @@ def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:
 
 
 class Transformer(nn.Module):
-    """Base of the architectures: hidden() gives the last hidden states, forward() their logits.
+    """Base of the architectures: hidden() returns the last hidden states, forward() their logits.
     `visible` is false at padding."""
 
     kind: str
@@ -49,8 +49,8 @@ class Transformer(nn.Module):
 
 class Decoder(Transformer):
     """tokens: (B, T). Pass caches from new_caches to continue from earlier tokens; visible, (B, S),
-    covers them, too. documents: (B, T), for training: the number of the document of each token, which
-    sees no other and counts positions from its first."""
+    then covers these, too. documents: (B, T), for training: the document number of each token. A
+    token sees only its own document, and positions restart in each."""
 
     kind = "decoder"
 
@@ -119,7 +119,7 @@ class EncoderDecoder(Transformer):
         return self.encoder(embed(source), tokens=source, visible=visible)
 
     def decode(self, tokens: Tensor, memory: Tensor, **options: Any) -> Tensor:
-        """The options are those of Stack.forward."""
+        """Run the decoder; the options are those of Stack.forward."""
         return self.decoder(self.embedding(tokens), tokens=tokens, memory=memory, **options)
 
     def hidden(
@@ -137,19 +137,19 @@ ARCHITECTURES: Registry[type[Transformer]] = Registry(
 
 
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
-    """A new model. Its weights depend on the seed alone, not on the global random state."""
+    """Build a new model. Its weights depend only on the seed, not on the global random state."""
     check_config(config)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = ARCHITECTURES[config.kind](config, vocab_size)
         model.head.tie(model.embedding)
-        if not model.head.map.weight.is_meta:  # on meta, they come from a file or the main process
+        if not model.head.map.weight.is_meta:  # else they come from a file or the main process
             initialize_weights(model, config.init)
     return model
 
 
 def check_config(config: ModelConfig) -> None:
-    """Checks that involve more than one part of the model."""
+    """Check what involves more than one part of the model."""
     if config.kind not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"model.kind is {config.kind!r}; choose one of: {known}")

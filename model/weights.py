@@ -1,4 +1,4 @@
-"""Weights: the tensors of a model, as a file holds them, and a model that is given them."""
+"""Weights: the tensors of a model, as a file holds them, and how a model gets them."""
 
 import json
 from pathlib import Path
@@ -21,10 +21,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_tensors(path: Path, tensors: Tensors) -> None:
-    """One safetensors file; the bytes depend on the tensors alone."""
+    """Write one safetensors file; its bytes depend only on the tensors."""
     try:
         save_file(tensors, path, {"format": "pt"})
-        path.chmod(path.parent.stat().st_mode & 0o666)  # it would be its owner's alone
+        path.chmod(path.parent.stat().st_mode & 0o666)  # else only its owner could read it
     except SafetensorError as error:  # how it reports a full disk
         raise OSError(f"{path}: {error}") from None
 
@@ -34,13 +34,13 @@ def trained_parameters(model: nn.Module) -> Tensors:
 
 
 def all_tensors(model: nn.Module) -> Tensors:
-    """Each parameter and buffer once: a tied head has none of its own."""
+    """Each parameter and buffer, once: a tied head has no tensor of its own."""
     once = {*dict(model.named_parameters()), *dict(model.named_buffers())}
     return {name: tensor for name, tensor in model.state_dict().items() if name in once}
 
 
 def frozen_tensors(model: nn.Module) -> Tensors:
-    """The parameters that are not trained: a run keeps them once, beside its checkpoints."""
+    """The parameters that are not trained: a run stores them once, beside its checkpoints."""
     return {name: p for name, p in model.named_parameters() if not p.requires_grad}
 
 
@@ -51,8 +51,8 @@ def model_tensors(model: nn.Module) -> Tensors:
 
 
 def count_parameters(model: nn.Module) -> str:
-    """In words; with those that are active for a token, and those that are trained, if these are
-    fewer."""
+    """The number of parameters, in words; also of those that are active for a token and of those
+    that are trained, if these are fewer."""
     total = sum(p.numel() for p in model.parameters())
     active = total - sum(getattr(module, "n_inactive", 0) for module in model.modules())
     trained = sum(p.numel() for p in trained_parameters(model).values())

@@ -173,9 +173,9 @@ def test_rules_of_generation_are_kept(file, imported, capsys):
     edit_config(HF, **rules) if file == "config.json" else (HF / file).write_text(json.dumps(rules))
     capsys.readouterr()
     import_run(HF, Path("again"))
-    [said] = [line for line in capsys.readouterr().err.splitlines() if "generate" in line]
+    [said] = [line for line in capsys.readouterr().err.splitlines() if "generation" in line]
     assert said.startswith(
-        "warning: the folder asks to generate with num_beams 4, length_penalty 2.0;"
+        "warning: settings of generation that are ignored: num_beams 4, length_penalty 2.0;"
     )
     run = load_run(Path("again"))
     assert rules.items() <= run.config["generation"].items()

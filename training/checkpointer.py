@@ -1,4 +1,4 @@
-"""Checkpointer: what a run saves, written by a thread while training continues."""
+"""Checkpointer: saves a run in a thread, while training continues."""
 
 import shutil
 from collections.abc import Callable, Iterable
@@ -22,12 +22,12 @@ from training.distributed import shard_like, whole
 from training.optimizer import groups_of, state_tensors
 from training.run import Run
 
-MAX_FAILURES = 3  # in a row, then the run ends
+MAX_FAILURES = 3  # in a row; then the run ends
 
 
 class Checkpointer:
-    """A step waits only for the copy, and for the checkpoint before it if that is still being
-    written."""
+    """Saves checkpoints. A step waits only for the copy, and for the previous checkpoint if that is
+    still being written."""
 
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
@@ -35,24 +35,24 @@ class Checkpointer:
         self.form: list[Any] = []  # of tensors(): what no step may change
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        # writes since the last best one failed: tried again
+        # writes since a best one failed: they are tried again
         self.unsaved_best: list[Callable[[], None]] = []
         self.saved = -1  # the newest step
         self.failures = 0  # in a row
 
     def save(self, best: bool = False) -> None:
-        """Once per step. All processes call it: each has a part of a sharded tensor."""
+        """Save a step, once. All processes call it: each has a part of a sharded tensor."""
         state = self.run.state
         world = self.run.world
         if state.step == self.saved:
             return
         self.wait()
-        world.wait()  # a slow disk of the main process is not a lost process
+        world.wait()  # the main process with a slow disk is not lost
         with self.run.swapped():
             tensors = self.tensors()
             if self.form_of(tensors) != self.form:
                 reason = "a checkpoint would not hold what a step has changed"
-                hint = "an optimizer names all its state, of tensors, in start_state"
+                hint = "an optimizer declares all its state, as tensors, in start_state"
                 raise ValueError(f"{reason}: no frozen parameter may change, and {hint}")
             copies = {file: self.copied(named) for file, named in tensors.items()}
         self.saved = state.step
@@ -70,7 +70,7 @@ class Checkpointer:
         self.unsaved_best = []
 
     def tensors(self) -> dict[str, checkpoint.Tensors]:
-        """{file: {name: tensor}} of all that a checkpoint holds."""
+        """All that a checkpoint holds: {file: {name: tensor}}."""
         tensors = {
             "model": model_tensors(self.run.model),
             "optimizer": state_tensors(self.run.model, self.run.optimizers),
@@ -79,16 +79,16 @@ class Checkpointer:
         return {file: named for file, named in tensors.items() if named}
 
     def form_of(self, tensors: dict[str, checkpoint.Tensors]) -> list[Any]:
-        """The names of tensors and the options of optimizers. An optimizer of one's own that makes
-        state in a step, or changes its options, could not be resumed."""
+        """What no step may change: the names of tensors and the options of optimizers. A custom
+        optimizer that makes state in a step, or changes its options, could not be resumed."""
         groups = groups_of(self.run.optimizers)
         options = [{**group, "params": None, "lr": None} for group in groups]
-        # a frozen parameter is kept once, as it is before the first step
+        # a frozen parameter is stored once, as it is before the first step
         frozen = [tensor._version for tensor in frozen_tensors(self.run.model).values()]
         return [*map(list, tensors.values()), *options, frozen]
 
     def copied(self, tensors: checkpoint.Tensors) -> checkpoint.Tensors:
-        """Whole and on the host; of the main process."""
+        """Copies of whole tensors, on the host of the main process."""
         copies = {}
         for name, tensor in tensors.items():
             gathered = whole(tensor.detach())
@@ -97,7 +97,7 @@ class Checkpointer:
         return copies
 
     def write(self, step: int, tensors: dict, state: dict[str, Any], best: bool) -> None:
-        # rows of logs reach the disk first: a run that resumes here will not write them again
+        # log rows reach the disk first: a run that resumes here will not write them again
         for log in self.folder.glob("*.jsonl"):
             sync_file(log)
         save.save(self.folder, step, tensors, state)
@@ -106,8 +106,8 @@ class Checkpointer:
         save.prune(self.folder, self.run.config.checkpoint.keep)
 
     def wait(self, max_failures: int = MAX_FAILURES) -> None:
-        """For the checkpoint that is being written. A failure is a warning; several in a row end
-        the run."""
+        """Wait for the checkpoint that is being written. A failure is a warning; several in a row
+        end the run."""
         if self.pending is None:
             return
         pending, self.pending = self.pending, None
@@ -122,14 +122,14 @@ class Checkpointer:
             warn(f"a checkpoint could not be saved ({explain(error)[1]}); the run continues")
 
     def finish(self) -> None:
-        """Save the last step; here a failure is an error."""
+        """Save the last step; a failure is an error here."""
         self.save()
         self.wait(max_failures=1)
         self.run.world.wait()
 
     def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:
-        """Write what the run needs besides its checkpoints, once there is room for them. All
-        processes call it: each has a part of a sharded tensor."""
+        """Write what the run needs besides its checkpoints, after a check that these will fit on
+        the disk. All processes call it: each has a part of a sharded tensor."""
         self.form = self.form_of(self.tensors())
         frozen = {} if is_resumed else self.copied(frozen_tensors(self.run.model))
         if not self.run.world.is_main:
@@ -141,8 +141,8 @@ class Checkpointer:
         save.write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
 
     def check_disk_space(self, frozen: checkpoint.Tensors) -> None:
-        """There must be room for the checkpoints that are kept (the first ten of them), the best,
-        and one being written; and for the frozen weights."""
+        """Refuse a disk without room for the checkpoints that are kept (at most ten of them), the
+        best, one being written, and the frozen weights."""
         size = sum(t.nbytes for named in self.tensors().values() for t in named.values())
         expected = min(self.run.config.checkpoint.keep, 10) + 2
         existing = len(list_checkpoints(self.folder))
@@ -156,12 +156,12 @@ class Checkpointer:
             )
 
     def load(self, place: Path) -> None:
-        """Progress, weights, optimizers and scaler of a checkpoint, tensor by tensor."""
+        """Load progress, weights, optimizers and scaler from a checkpoint, tensor by tensor."""
         state = self.run.state
         world = self.run.world
         stored = checkpoint.read_state(place)
         if not {*vars(state), "scaler"} <= stored.keys():
-            hint = f"init_from={self.folder} trains from it"
+            hint = f"use init_from={self.folder}"
             raise CheckpointError(f"{self.folder} was imported and has not been trained; {hint}")
         if stored["dataset"] != state.dataset:
             changed = "the text, or the order that this version gives it, has changed"

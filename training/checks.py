@@ -1,5 +1,5 @@
-"""Checks of own parts: what no checkpoint would hold is refused at the start, for a resumed run would
-lack it."""
+"""Checks of user parts: state that no checkpoint would hold is refused at the start, because a
+resumed run would lack it."""
 
 import zlib
 from collections.abc import Collection
@@ -14,7 +14,7 @@ from training.run import Run
 
 
 def check_state(model: nn.Module, objective: Any) -> None:
-    """Refuse tensors and modules that are attributes, and no part of the model."""
+    """Refuse tensors and modules that are plain attributes, not registered in the model."""
     known = {id(held) for held in (*model.parameters(), *model.buffers(), *model.modules())}
     for path, owner in (*model.named_modules(), ("objective", objective)):
         for name in getattr(owner, "_non_persistent_buffers_set", ()):
@@ -30,28 +30,28 @@ def refuse(path: str, name: str, reason: str) -> None:
 
 
 def check_batches(objective: Any, loader: Any) -> None:
-    """Refuse an objective that counts its calls, or remembers them: a resumed run starts anew."""
+    """Refuse an objective that counts or remembers its calls: a resumed run would start over."""
     before = repr(vars(objective))
     batches = [loader.batch(0) for _ in range(2)]
     first, again = [[*batch.inputs.values(), *filter(torch.is_tensor, batch)] for batch in batches]
     if repr(vars(objective)) != before or not all(map(torch.equal, first, again)):
         name = type(objective).__name__
         raise ValueError(
-            f"{name} changes when it makes a batch; a batch may depend on its rows and draws alone"
+            f"{name} changes when it makes a batch; a batch may depend only on its rows and draws"
         )
 
 
 def check_terms(run: Run, names: Collection[str]) -> None:
-    """Processes add up their losses by position."""
+    """Refuse losses whose names differ between processes: these add them up by position."""
     code = zlib.crc32(" ".join(names).encode())
     if run.world.sum(code).item() != run.world.size * code:
-        hint = "losses() must return all names in one order, with 0 where nothing counts"
+        hint = "losses() must return the same names, in one order, with 0 where nothing counts"
         raise ValueError(f"one process has the losses {', '.join(names)}, and another not; {hint}")
 
 
 def check_gradients(run: Run) -> None:
     """Name the parameters that the first backward pass did not reach. DDP would fail in the next
-    step, for it waits for their gradients."""
+    step, because it waits for their gradients."""
     parameters = run.model.named_parameters()
     missing = [name for name, p in parameters if p.requires_grad and p.grad is None]
     if not missing:

@@ -38,7 +38,7 @@ class RunEnd(NamedTuple):
     last: dict[str, Any]  # the last value of each metric
 
 
-Group = list[RunEnd]  # that differ only in their seed
+Group = list[RunEnd]  # runs that differ only in their seed
 
 
 def runs_of(sweep: Path) -> list[Path]:
@@ -46,7 +46,7 @@ def runs_of(sweep: Path) -> list[Path]:
 
 
 def expand_sweeps(paths: list[Path]) -> list[Path]:
-    """A sweep stands for its runs; the other files in its folder are none."""
+    """Replace each sweep by its runs; the other files in its folder are not runs."""
     folders = [path for path in paths if not (path.is_file() and runs_of(path.parent))]
     return list(dict.fromkeys(run for path in folders for run in runs_of(path) or [path]))
 
@@ -82,7 +82,7 @@ def read_run(folder: Path) -> RunEnd:
 
 
 def group_seeds(runs: list[RunEnd], field: str) -> list[Group]:
-    """The group with the lowest mean is first."""
+    """Groups of runs that differ only in their seed, the one with the lowest mean first."""
     groups: dict[str, Group] = defaultdict(list)
     for run in runs:
         groups[repr(run.settings)].append(run)
@@ -93,13 +93,13 @@ def group_seeds(runs: list[RunEnd], field: str) -> list[Group]:
 
 
 def values(group: Group, field: str) -> dict[int, float]:
-    """By seed."""
+    """The values of a field, by seed."""
     return {run.seed: run.last[field] for run in group if field in run.last}
 
 
 def table(runs: list[RunEnd]) -> str:
-    """A row per group: the settings that differ, and the metrics. Losses per token say nothing
-    where tokenizers differ, bits per byte do."""
+    """A row per group: the settings that differ, and the metrics. If tokenizers differ, losses per
+    token cannot be compared; bits per byte can."""
     field = "val_bpb" if any("val_bpb" in run.last for run in runs) else "val_loss"
     groups = group_seeds(runs, field)
     columns = {"run": list(map(group_name, groups))}
@@ -129,7 +129,7 @@ def group_name(group: Group) -> str:
 
 
 def difference(group: Group, best: Group, field: str) -> str:
-    """Over the seeds that both were run with."""
+    """The paired difference, over the seeds that both groups have."""
     own = values(group, field)
     others = values(best, field)
     pairs = [own[seed] - others[seed] for seed in own if seed in others]
@@ -139,7 +139,7 @@ def difference(group: Group, best: Group, field: str) -> str:
 
 
 def cell(numbers: Collection[float], form: str) -> str:
-    """Their mean and standard deviation."""
+    """The mean and standard deviation of numbers."""
     if not numbers:
         return "-"
     text = format(numpy.mean([*numbers]), form)
@@ -149,7 +149,7 @@ def cell(numbers: Collection[float], form: str) -> str:
 
 
 def markdown(columns: dict[str, list[str]]) -> str:
-    """Without empty columns."""
+    """A Markdown table, without empty columns."""
     padded = []
     for title, cells in columns.items():
         if set(cells) == {"-"}:

@@ -1,4 +1,4 @@
-"""Blocks that run in another way than eagerly: by torch.compile, or again for the backward pass."""
+"""torch.compile, and activation checkpointing: blocks that run again for the backward pass."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,9 +19,9 @@ MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 
 
 def compile_module(module: LossModule, config: Config, world: World) -> None:
-    """The network is one graph, and a chunk of the loss another, whatever the number of chunks. The
-    blocks of a deep network share a graph, as do those that something else runs between: checkpoints
-    and the hooks of FSDP."""
+    """Compile the network as one graph, and a chunk of the loss as another, for any number of
+    chunks. The blocks share one graph in a deep network, and if activation checkpointing or the
+    hooks of FSDP run between them."""
     compile = partial(compiled, is_optional=config.compile == "auto", failures=[])
     blocks: list[Any] = blocks_of(module)
     is_recomputed = config.train.recompute == "block"
@@ -37,8 +37,9 @@ def compile_module(module: LossModule, config: Config, world: World) -> None:
 def compiled(
     eager: Callable[..., Any], owner: nn.Module | None, is_optional: bool, failures: list[Exception]
 ) -> Callable[..., Any]:
-    """By torch.compile; if that is optional, eagerly after the first of the failures. What belongs to
-    a module is compiled for training alone: texts of any length would be compiled anew."""
+    """The function compiled by torch.compile; if that is optional, it runs eagerly after the first
+    failure. That of a module is compiled only in training: each new length of a text would be
+    compiled again."""
     from torch._dynamo.exc import TorchDynamoException
 
     fast = torch.compile(eager)
@@ -54,7 +55,7 @@ def compiled(
                 raise
             # the first line may only name the backend
             reason = " ".join(str(error).splitlines()[:2])
-            warn(f"training goes on uncompiled, and slower: torch.compile failed ({reason})")
+            warn(f"training continues uncompiled, and slower: torch.compile failed ({reason})")
             failures.append(error)
             return eager(*inputs, **options)
 
@@ -62,15 +63,15 @@ def compiled(
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    """Their forward passes keep only their inputs for the backward pass, which runs them again."""
+    """Let blocks keep only their inputs for the backward pass, which runs them again."""
     blocks: list[Any] = blocks_of(model)
     for block in blocks:
         block.forward = recomputed(block, block.forward)
 
 
 def recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Tensor]:
-    """The second pass reads the buffers, and what earlier layers share, as the first one found
-    them."""
+    """A forward that is recomputed: the second pass reads the buffers, and what earlier layers
+    share, as the first one found them."""
 
     def run(x: Tensor, context: AttentionContext, given: dict[str, Any]) -> Any:
         own = Shared(given)
@@ -80,7 +81,7 @@ def recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., T
         if states is not None:  # in decoding
             return forward(x, context, states)
         options: Any = {"use_reentrant": False}
-        if not torch.compiler.is_compiling():  # a graph leaves no traces
+        if not torch.compiler.is_compiling():  # a compiled graph leaves no traces
             options["context_fn"] = lambda: (nullcontext(), without_traces(block))
         y, shared = checkpoint(run, x, context, dict(context.shared or {}), **options)
         if context.shared is not None:

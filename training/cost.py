@@ -1,5 +1,4 @@
-"""Cost: what a step of a config needs of memory and compute, counted on fake tensors: no weight is
-allocated."""
+"""Cost: the memory and compute of a step, counted on fake tensors, so no weight is allocated."""
 
 from typing import Any, NamedTuple
 
@@ -19,21 +18,21 @@ from training.optimizer import build_optimizers, state_tensors
 
 
 class Cost(NamedTuple):
-    """Of the weights, and of one row of a batch; sizes in bytes."""
+    """The cost of the weights, and of one row of a batch; sizes in bytes."""
 
     model: nn.Module  # of fake tensors
-    states: dict[str, int]  # what is kept of the weights, in words
+    states: dict[str, int]  # sizes by name: weights, gradients, optimizer, EMA
     flops: int
     activations: float  # kept for the backward pass
     loss: int  # a chunk of logits, with its gradients
 
     def memory(self, rows: int, shards: int) -> float:
-        """Of a process that keeps one of `shards` parts of the states."""
+        """The memory of a process that keeps one of `shards` parts of the states."""
         return sum(self.states.values()) / shards + rows * self.activations + self.loss
 
 
 def count(config: Config, precision: Precision, vocab_size: int) -> Cost | None:
-    """Nothing, with a warning, if a part does not support fake tensors."""
+    """The cost of a config; None, with a warning, if a part does not support fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
@@ -44,7 +43,7 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost | None:
             # what a second row adds: casts of the weights are kept once
             one, two = [kept_bytes(model, config, precision, rows) for rows in (1, 2)]
             state = state_tensors(model, build_optimizers(config.optimizer, model))
-    except Exception as error:  # whatever it is, a run is not stopped
+    except Exception as error:  # whatever it is, it does not stop a run
         warn(f"the FLOPs and the memory of this model are unknown ({error!s:.200})")
         return None
 
@@ -62,14 +61,14 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost | None:
         "optimizer": sum(tensor.nbytes for tensor in state.values()),
         "EMA": trained if config.ema.decay else 0,
     }
-    # of a chunk: a logit and its gradient, each in 32 and in 16 bits. Of the head: the gradient of
-    # a weight in 32 bits; that of a chunk, and the cast of the weight, in 16
+    # per logit of a chunk: it and its gradient, each in 32 and in 16 bits. Per weight of the head:
+    # its gradient in 32 bits; that of a chunk, and the cast of the weight, in 16
     loss = vocab_size * (12 * GPU_CHUNK + 8 * config.model.d_model)
     return Cost(model, states, flops, activations, loss)
 
 
 def fake_inputs(config: Config, rows: int) -> dict[str, Tensor]:
-    """As wide as the model can take."""
+    """Inputs of the full context length."""
     tokens = torch.zeros(rows, config.model.context_length, dtype=torch.long)
     inputs = {"tokens": tokens}
     if config.model.kind == "encoder_decoder":
@@ -80,8 +79,8 @@ def fake_inputs(config: Config, rows: int) -> dict[str, Tensor]:
 
 
 def row_flops(model: Any, config: Config) -> int:
-    """Of a forward and a backward pass, which is twice the work. torch counts only matmuls, so
-    attention has to run as matmuls."""
+    """FLOPs of a forward pass and a backward pass, which is twice the work. torch counts only
+    matmuls, so attention has to run as matmuls."""
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
@@ -95,8 +94,8 @@ def row_flops(model: Any, config: Config) -> int:
 
 
 def kept_bytes(model: Any, config: Config, precision: Precision, rows: int) -> int:
-    """By a forward pass, for the backward pass."""
-    storages = set()  # which holds them, so that none takes the place of another
+    """The bytes that a forward pass keeps for the backward pass."""
+    storages = set()  # it holds them, so that no address is used twice
 
     def record(tensor: Tensor) -> Tensor:
         storages.add(tensor.untyped_storage())

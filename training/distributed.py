@@ -21,13 +21,13 @@ from model.cpu import tune_malloc
 from model.cuda import is_sharded
 from model.precision import Precision, choose_device, choose_precision, use_deterministic_algorithms
 
-PERIOD = 1.0  # seconds between two signs of life
+PERIOD = 1.0  # seconds between two heartbeats
 POLL = 0.05
 
 
 class Meeting:
-    """Where processes wait for the slowest, however long it takes, as long as each shows that it is
-    alive. limit: the seconds after which one that does not is lost."""
+    """Where processes wait for the slowest, however long it takes, while each sends heartbeats.
+    limit: the seconds without one after which a process counts as lost."""
 
     def __init__(self, store: Any, rank: int, size: int, limit: float) -> None:
         self.store = store
@@ -38,7 +38,7 @@ class Meeting:
         threading.Thread(target=self.show_life, daemon=True).start()
 
     def show_life(self) -> None:
-        with suppress(RuntimeError):  # the store has ended with the run
+        with suppress(RuntimeError):  # the store ends with the run
             while True:
                 self.store.add(f"alive/{self.rank}", 1)
                 time.sleep(PERIOD)
@@ -46,7 +46,7 @@ class Meeting:
     def wait(self) -> None:
         key = f"meeting/{next(self.numbers)}"
         self.store.add(key, 1)
-        heard: dict[tuple[int, int], float] = {}  # when each sign was first seen
+        heard: dict[tuple[int, int], float] = {}  # when each heartbeat was first seen
         ranks = cycle(range(self.size))
         while self.store.add(key, 0) < self.size:
             time.sleep(POLL)
@@ -58,15 +58,15 @@ class Meeting:
 
 
 class World(NamedTuple):
-    """This process among those that torchrun started, or a process alone; its device, its
-    precision, and whether it compiles."""
+    """This process, alone or among those that torchrun started: its rank, its device and precision,
+    and whether it compiles."""
 
     rank: int
     size: int
     parallel: str  # none, ddp or fsdp
     precision: Precision
     scaler: torch.amp.GradScaler  # for float16, in which small gradients would underflow
-    meeting: Meeting | None = None  # of several processes
+    meeting: Meeting | None = None  # if there are several processes
     compiles: bool = False
 
     @property
@@ -83,7 +83,7 @@ class World(NamedTuple):
         return self.rank, self.size
 
     def sum(self, *numbers: float | Tensor) -> Tensor:
-        """Each number summed over all processes; nothing waits for a GPU until the sums are
+        """Each number summed over all processes; nothing waits for the GPU until the sums are
         read."""
         total = torch.stack([self.scalar(number) for number in numbers])
         if self.size > 1:
@@ -91,20 +91,20 @@ class World(NamedTuple):
         return total
 
     def scalar(self, number: float | Tensor) -> Tensor:
-        """As float64 on the device. A number is filled in there: copying it to a GPU would wait."""
+        """A number as float64 on the device, filled in there: copying it to a GPU would wait."""
         place = "cpu" if self.device.type == "mps" else self.device  # MPS has no float64
         if isinstance(number, Tensor):
             return number.detach().to(place).double()
         return torch.full((), float(number), dtype=torch.float64, device=place)
 
     def wait(self) -> None:
-        """For the slowest process, however long it takes to read its data or to write to the disk."""
+        """Wait for the slowest process, however long it reads its data or writes to the disk."""
         if self.meeting:
             self.meeting.wait()
 
 
 def start(config: Config) -> World:
-    """Meet the other processes, if there are any. Wrong settings are refused before."""
+    """Join the other processes, if there are any, after a check of the settings."""
     device = choose_device(config.device)
     rank = int(os.environ.get("RANK", 0))
     size = int(os.environ.get("WORLD_SIZE", 1))
@@ -127,7 +127,7 @@ def start(config: Config) -> World:
 
 
 def own_device(config: Config, device: torch.device) -> torch.device:
-    """Of the GPUs of its machine, each process has one."""
+    """The GPU of this process: each has one of those of its machine."""
     if ":" in config.device:
         reason = "but each process of torchrun has a GPU of its own"
         raise ValueError(f"device={config.device}, {reason}; choose device=cuda")
@@ -176,13 +176,13 @@ def build_device(world: World) -> torch.device:
 
 
 def whole(tensor: Any) -> Tensor:
-    """The whole of a sharded tensor; all processes have to ask for it."""
+    """The whole of a sharded tensor; all processes have to call this."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def shard_like(tensor: Tensor, sharded: Any) -> Tensor:
-    """A whole tensor, which all processes have, on the device of another and sharded in the same
-    way."""
+    """Move a whole tensor, which all processes have, to the device of another, and shard it in the
+    same way."""
     tensor = tensor.to(sharded.device)
     if not is_sharded(sharded):
         return tensor
@@ -199,11 +199,11 @@ received_signals: list[int] = []  # by this process
 
 @contextmanager
 def catch_signals() -> Iterator[None]:
-    """Within it a signal is noted, and the run stops after its step; a second one ends the
-    process."""
+    """A context in which a signal is recorded, so that the run stops after its step; a second one
+    ends the process."""
 
     def note(number: int, frame: Any) -> None:
-        # torchrun forwards a signal that all processes have received already: it is no second one
+        # torchrun forwards a signal that all processes have received already: it is not a second
         is_forwarded = dist.is_initialized() and number in received_signals
         if received_signals and not is_forwarded:
             os._exit(128 + number)

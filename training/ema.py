@@ -7,7 +7,7 @@ from model.weights import trained_parameters
 
 
 class EMA:
-    """Without a decay, it holds nothing and changes nothing."""
+    """Averages the trained weights. Without a decay, it holds nothing and changes nothing."""
 
     def __init__(self, model: nn.Module, decay: float | None) -> None:
         self.decay = decay
@@ -16,7 +16,8 @@ class EMA:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """After a step. The first steps count less, for they are far from the last."""
+        """Update the average after a step. The first steps count less: their weights are far from
+        the last."""
         if not self.decay:
             return
         decay = min(self.decay, step / (step + 10))
@@ -25,7 +26,7 @@ class EMA:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """The model has the average as its weights, until the next call."""
+        """Exchange the model's weights and the average, until the next call."""
         for name, weight in self.weights.items():
             trained = weight.detach().clone()
             weight.copy_(self.average[name])

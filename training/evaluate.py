@@ -36,8 +36,8 @@ OPTIONS = """
 --run PATH          run or Hugging Face folder (default: the newest run)
 --checkpoint NAME   latest (default), best or a step
 --parts PATH        Python file of the parts that it was trained with
---limit N           evaluate N examples, always the same (default: all)
---beams N           exact match by beam search, of an encoder-decoder
+--limit N           evaluate a fixed subset of N examples (default: all)
+--beams N           exact match by beam search with N beams; of an encoder-decoder
 --answers PATH      new file: source, target and prediction of each answer as JSON lines
 --json              print JSON
 """
@@ -49,7 +49,7 @@ def watch(batches: Iterable[Batch], total: float) -> Iterable[Batch]:
 
 
 def load(place: str, which: str, overrides: list[str]) -> Run:
-    """With the data of these overrides or, without any, with its own."""
+    """Load a run with the data of these overrides or, if there are none, with its own."""
     keys = list(map(key_of, overrides))
     for key in keys:
         if not key.startswith(("parts", *OVERRIDES)):
@@ -64,8 +64,8 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
         node.update({name: stored[name] for name in DATA})
     elif "data" not in keys:
         hint = "add data= and its settings, such as data=text data.path=book.txt"
-        raise ValueError(f"evaluate {place} on what? {hint}")
-    if "train" in stored:  # of a run; a folder has no settings of training
+        raise ValueError(f"there is no data to evaluate {place} on; {hint}")
+    if "train" in stored:  # a run; a Hugging Face folder has no training settings
         node.train.update(stored["train"])
         if "precision" not in keys:
             node.precision = stored["precision"]
@@ -77,7 +77,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
     data = load_data(config, None if is_made else tokenizer)
     checkpoint = expand_user(place) / "checkpoints" / step_name(step)
     if is_own and data.content_hash != read_state(checkpoint)["dataset"]:
-        hint = "data=, with its settings, evaluates on the text of today"
+        hint = "add data= and its settings to evaluate on the text of today"
         raise DataError(f"the text has changed since {place} was trained on it; {hint}")
 
     world = start(config)
@@ -106,7 +106,7 @@ def main(args: list[str] | None = None) -> None:
 
     generates = options.beams or options.answers
     if generates and run.data.objective.input_kind == "text":
-        raise ValueError("--beams and --answers are for answers, of pairs and conversations")
+        raise ValueError("--beams and --answers need pairs or conversations")
     with options.answers.open("x") if options.answers else nullcontext() as file:
         exact = partial(exact_match, beams=options.beams or 0, file=file) if generates else None
         metrics = evaluate(run, options.limit, watch, exact)

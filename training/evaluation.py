@@ -1,4 +1,4 @@
-"""The evaluation of a run: its loss on the validation set, and how many of its predictions are right."""
+"""The evaluation of a run: its loss on the validation set, and the accuracy of its predictions."""
 
 import json
 import math
@@ -26,8 +26,8 @@ def evaluate(
     exact: Accuracy | None = None,
 ) -> dict[str, float]:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them.
-    watch(batches, total) shows how far it is. exact: an exact_match in place of the accuracy that
-    the objective has."""
+    watch(batches, total) shows the progress. exact: an exact_match that replaces the accuracy of
+    the objective."""
     data, world = run.data, run.world
     split = data.validation
 
@@ -47,8 +47,8 @@ def evaluate(
     name = "val_exact_match" if exact else data.objective.accuracy
     if name:
         accuracy = exact or ACCURACIES[name]
-        # each process has its own batches; but a forward pass of FSDP needs all processes: there
-        # each counts all batches, and the ratio is the same
+        # each process has its own batches; but a forward pass with FSDP needs all processes, so
+        # there each counts all batches, and the ratio is the same
         rank, size = (0, 1) if world.parallel == "fsdp" else world.share
         counts = np.zeros(2)
         with run.evaluating():
@@ -68,7 +68,7 @@ def evaluate(
 
 
 def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
-    """The main loss of LossModule per target, of batches that the processes share."""
+    """The main loss of LossModule per target; the processes share the batches."""
     world = run.world
     losses = []
     count = 0
@@ -83,7 +83,7 @@ def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
 
 
 def shuffle_sources(batch: Batch) -> Batch:
-    """The sources of a batch in another order: a model that uses them has a higher loss then."""
+    """The batch with its sources rotated: a model that uses them then has a higher loss."""
     inputs = dict(batch.inputs)
     for name in inputs:
         if name.startswith("source"):
@@ -99,7 +99,7 @@ def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
 def exact_match(
     run: Run, batch: Batch, beams: int = 0, file: TextIO | None = None
 ) -> tuple[int, int]:
-    """Each answer is also a line of the file."""
+    """Count the exact predictions. Each is also written to the file, as a line."""
     tokenizer = run.data.tokenizer
     decode = tokenizer.decode_with_specials
     rows = predict_targets(run, batch, beams)

@@ -1,4 +1,4 @@
-"""Fine-tuning: init_from= brings the model and the tokenizer of a run or of a Hugging Face
+"""Fine-tuning: init_from= loads the model and the tokenizer of a run or of a Hugging Face
 folder."""
 
 import re
@@ -24,9 +24,9 @@ TUNABLE = r"model\.(context_length|dropout|([a-z_]+\.)?kind)|optimizer\..+"
 
 
 def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
-    """These settings with the model and tokenizer of init_from=; of the command line, whose keys
-    these are, only a shorter context, dropout and another kind of a part are kept. Muon is chosen
-    only by name: its rates would destroy a trained model."""
+    """The settings with the model and tokenizer of init_from=. `keys` are those of the command
+    line; of its model settings, only a shorter context, dropout and another kind of a part may be
+    set. Muon is used only if it is named: its learning rates would destroy a trained model."""
     for key in keys:
         group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
         if group in MODEL_GROUPS and not re.fullmatch(TUNABLE, key):
@@ -54,7 +54,7 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
 def fine_tuned(
     node: DictConfig, keys: list[str], choices: dict[str, Any]
 ) -> tuple[DictConfig, dict[str, Any]]:
-    """(its settings, the option of each group)"""
+    """Returns (the settings of a fine-tuning run, the option of each group)."""
     changed = with_model(node, keys)
     kept = {group: choices[group] for group in choices if group not in MODEL_GROUPS}
     if changed.optimizer.kind != node.optimizer.kind:
@@ -66,7 +66,7 @@ def starting_point(
     config: Config, run: Path, is_resumed: bool
 ) -> tuple[nn.Module | None, Tokenizer]:
     """The (model, tokenizer) of init_from. A resumed run has both itself: its checkpoint will fill
-    a new model, which is None here if adapt= does not change it."""
+    a new model, which is built here only if adapt= changes it (else it is None)."""
     model: nn.Module | None = None
     if is_resumed:
         tokenizer = read_tokenizer(run)
@@ -80,18 +80,18 @@ def starting_point(
 
 
 def rebuilt(model: Any, config: ModelConfig, seed: int) -> nn.Module:
-    """A model of this config with the weights of another. It may have less dropout, a shorter
-    context, or parts whose further tensors are new."""
+    """A model of this config with the weights of another model. It may have another dropout, a
+    shorter context, or parts with additional tensors, which are initialized."""
     vocab_size = model.embedding.table.num_embeddings
     with torch.device("meta"):
         new = build_model(config, vocab_size)
     weights = all_tensors(model)
     wanted = all_tensors(new)
     if lost := sorted(weights.keys() - wanted.keys()):
-        hint = "remove the kind that has no place for it"
+        hint = "remove the kind= that has no place for it"
         raise ValueError(f"{lost[0]} of init_from is not in the new model; {hint}")
     if added := sorted(wanted.keys() - weights.keys()):
-        print(f"new, and initialized: {', '.join(added)}")
+        print(f"newly initialized: {', '.join(added)}")
         new = build_model(config, vocab_size, seed)
     tensors = {name: fit(name, weights[name], wanted[name], config) for name in weights}
     return assign_weights(new, tensors)

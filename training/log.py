@@ -1,4 +1,4 @@
-"""Log: what a run prints and draws, metrics.jsonl, samples.jsonl and wandb. It never changes a
+"""Log: what a run prints and plots, metrics.jsonl, samples.jsonl and wandb. It never changes a
 weight."""
 
 import json
@@ -39,15 +39,15 @@ FORMATS = {
 
 
 def in_words(values: Mapping[str, float]) -> str:
-    """Those without a format are printed by name, such as losses and metrics of one's own."""
+    """Format values for a line; those without a format, such as user metrics, have their names."""
     words = [FORMATS[name].format(values[name]) for name in values if name in FORMATS]
     named = [f"{name} {values[name]:.4g}" for name in values if name not in FORMATS]
     return "  ".join(words + named[:MAX_NAMED])
 
 
 class Log:
-    """Of the main process; in the others it does nothing. On a terminal, a progress bar stays below
-    all that is printed."""
+    """The log of the main process; in the others it does nothing. On a terminal, a progress bar
+    stays below all that is printed."""
 
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class Log:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """The speed of training is measured from here: an evaluation is no part of it."""
+        """Measure the training speed from here on: an evaluation does not count."""
         self.last_time = time.perf_counter()
         self.last_step = self.state.step
         self.last_tokens = self.state.tokens
@@ -86,7 +86,7 @@ class Log:
         if state.step % self.run.config.log.every:
             return
         passed = time.perf_counter() - self.last_time
-        # with train.minutes, nothing is known of it in the first step
+        # with train.minutes, it is unknown in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
         values["tokens_per_second"] = (state.tokens - self.last_tokens) / passed
         if self.ideal_seconds:
@@ -97,7 +97,7 @@ class Log:
         seen = self.run.data.train.tokens_seen(self.state.step)  # of each source of a mix
         n_tokens = {f"tokens_{source}": seen[source] for source in seen}
         self.record(metrics, "(all examples)" if full else "", full=full, **n_tokens)
-        is_first = self.state.step == 0 and not full  # it should not wait for matplotlib
+        is_first = self.state.step == 0 and not full  # the first should not wait for matplotlib
         if self.is_main and not is_first:
             with suppress(OSError):
                 rows = list(read_rows(self.folder / "metrics.jsonl"))
@@ -105,7 +105,7 @@ class Log:
         self.restart_clock()
 
     def record(self, values: dict[str, float], ending: str = "", **unprinted: Any) -> None:
-        """A row of metrics.jsonl, for wandb as well, and a line."""
+        """Write a row of metrics.jsonl, send it to wandb, and print a line."""
         state = self.state
         row = {"step": state.step, "tokens": state.tokens, "seconds": state.seconds}
         row |= values | unprinted
@@ -121,8 +121,8 @@ class Log:
         self.restart_clock()
 
     def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
-        """Show how far a long evaluation is. A signal stops it between two batches, unless there
-        are several processes."""
+        """Show the progress of a long evaluation. A signal stops it between two batches, unless
+        there are several processes."""
         for batch in self.bar.track(batches, total, description="evaluating"):
             if received_signals and self.run.world.size == 1:
                 raise StopRequested
@@ -135,7 +135,7 @@ class Log:
         self.restart_clock()
 
     def append(self, name: str, row: dict[str, Any]) -> None:
-        """A full disk costs rows, and not the run."""
+        """Append a row to a file. A full disk costs rows, but not the run."""
         if not self.is_main:
             return
         path = self.folder / name
@@ -155,12 +155,12 @@ class Log:
 
 
 def clock(seconds: float) -> timedelta:
-    """It is printed as 0:01:02."""
+    """A duration, printed as 0:01:02."""
     return timedelta(seconds=round(min(seconds, 1e9)))
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """All rows but one that was cut off when a run was killed."""
+    """Yield all rows, except one that was cut off when the run was killed."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -169,8 +169,8 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def truncate(path: Path, step: int) -> None:
-    """Drop the rows that a resumed run will write again: those after its step, at step 0 the first
-    evaluation, and that of the whole validation set."""
+    """Drop the rows that a resumed run will write again: those after its step, at step 0 also that
+    of the first evaluation, and that of the full validation."""
     if not path.exists():
         return
     kept = []

@@ -13,7 +13,7 @@ from training.step import check_name
 
 
 def measure(run: Run) -> dict[str, float]:
-    """Those of metrics.names. The model is in eval mode and runs eagerly, whatever is compiled."""
+    """The metrics of metrics.names, with the model in eval mode and never compiled."""
     values: dict[str, float] = {}
     with run.evaluating():
         for metric in run.config.metrics.names:
@@ -24,7 +24,7 @@ def measure(run: Run) -> dict[str, float]:
 
 
 def residual_rms(run: Run) -> dict[str, float]:
-    """Of the hidden states after each block, for one validation example."""
+    """The RMS of the hidden states after each block, for one validation example."""
     values: dict[str, float] = {}
 
     def note(block: nn.Module, inputs: Any, output: Tensor) -> None:
@@ -39,7 +39,7 @@ def residual_rms(run: Run) -> dict[str, float]:
 
 
 def expert_load(run: Run) -> dict[str, float]:
-    """Of ffn=moe: the tokens of the busiest expert of all layers, relative to an equal share, for
+    """For ffn=moe: the tokens of the busiest expert in any layer, relative to an equal share, for
     one validation example."""
     read_example(run)
     loads = [mixture.load_X.max().item() for mixture in mixtures_of(run.model)]

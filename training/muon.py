@@ -1,6 +1,6 @@
-"""Muon (kellerjordan.github.io/posts/muon) for the hidden matrices. It makes the updates of
-torch.optim.Muon, but several matrices of one shape together: fewer kernels, which is faster on a
-GPU. A parameter may be a stack of matrices."""
+"""Muon (kellerjordan.github.io/posts/muon) for the hidden matrices. Its updates are those of
+torch.optim.Muon, but matrices of one shape are updated together: fewer kernels, which is faster on
+a GPU. A parameter may be a stack of matrices."""
 
 import math
 from collections import defaultdict
@@ -15,7 +15,7 @@ from model.cpu import Eager, fast_bf16
 from training.distributed import shard_like, whole
 
 AT_ONCE = 8  # matrices: more would need more memory, and gain little
-ITERATIONS = 5  # of Newton and Schulz
+ITERATIONS = 5  # of Newton-Schulz
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
@@ -40,7 +40,7 @@ class Muon(Eager, Optimizer):
                     self.update(params[start : start + at_once], group)
 
     def update(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        """Nesterov momentum, orthogonalized. The gradients are overwritten."""
+        """Subtract the orthogonalized Nesterov momentum. The gradients are overwritten."""
         updates: list[Any] = [p.grad for p in params]
         buffers = [self.state[p]["momentum_buffer"] for p in params]
         torch._foreach_lerp_(buffers, updates, 1 - group["momentum"])
@@ -58,8 +58,8 @@ class Muon(Eager, Optimizer):
 
 
 def newton_schulz(matrices: Tensor) -> Tensor:
-    """Roughly the nearest orthogonal matrices: each iteration moves the singular values closer to
-    1."""
+    """Approximately the nearest orthogonal matrices: each iteration moves the singular values
+    closer to 1."""
     a, b, c = COEFFICIENTS
     x = matrices.flatten(0, -3)
     is_tall = x.shape[-2] > x.shape[-1]
@@ -83,8 +83,8 @@ def matmul_dtype(device: str) -> torch.dtype:
 
 
 def orthogonalize_in_turn(updates: list[Tensor]) -> list[Tensor]:
-    """Each process orthogonalizes one of `size` matrices at a time, and all exchange the results;
-    with FSDP, which has only a part of each, they gather these first."""
+    """Let every process orthogonalize one matrix per turn, and exchange the results. With FSDP,
+    each has only a part of every matrix, so they gather the matrices first."""
     rank = dist.get_rank()
     size = dist.get_world_size()
     done: list[Tensor] = []
@@ -92,7 +92,7 @@ def orthogonalize_in_turn(updates: list[Tensor]) -> list[Tensor]:
     for start in range(0, len(updates), size):
         turn = updates[start : start + size]
         matrices = torch.stack([whole(update) for update in turn])
-        # the sum puts the results of all together, which newton_schulz has in this dtype
+        # the sum combines the results of all, which newton_schulz computes in this dtype
         results = torch.zeros_like(matrices, dtype=matmul_dtype(matrices.device.type))
         results[mine] = newton_schulz(matrices[mine])
         dist.all_reduce(results)

@@ -18,9 +18,9 @@ from training.muon import Muon
 
 
 class AdamW(Eager, torch.optim.AdamW):
-    """A group that sets no lr has this one; one that sets no weight_decay has none."""
+    """`lr` is for groups that set none; weight decay is only for groups that set it."""
 
-    # torch's decorator would import the compiler at the first step, as those that Eager removes
+    # torch's decorator would import the compiler at the first step, like those that Eager removes
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
     def __init__(self, groups: Any, lr: float, beta1: float, beta2: float, eps: float) -> None:
@@ -30,7 +30,7 @@ class AdamW(Eager, torch.optim.AdamW):
         super().__init__(groups, lr, betas, eps, weight_decay=0.0, fused=fused)
 
     def start_state(self, parameter: Tensor) -> Tensors:
-        device = parameter.device if self.defaults["fused"] else "cpu"  # where torch has it
+        device = parameter.device if self.defaults["fused"] else "cpu"  # where torch keeps it
         return {
             "step": torch.zeros((), device=device),
             "exp_avg": torch.zeros_like(parameter),
@@ -46,7 +46,7 @@ def make_adamw(
     eps: Positive,
     weight_decay: NonNegative,
 ) -> list[Optimizer]:
-    """Weight decay is for matrices, not for gains and biases."""
+    """AdamW for all parameters. Weight decay applies to matrices, not to gains and biases."""
     trained = trained_parameters(model).values()
     matrices = [p for p in trained if p.ndim >= 2]
     vectors = [p for p in trained if p.ndim < 2]
@@ -66,8 +66,8 @@ def make_muon(
     embedding_lr_ratio: Positive | None = None,
 ) -> list[Optimizer]:
     """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at fractions of lr."""
-    # the share of lr that each matrix has. All updates are of one size, too large for queries that
-    # are initialized smaller: T5's, whose scores are not divided by sqrt(head_dim)
+    # each matrix's share of lr. All updates have the same size, too large for queries that are
+    # initialized smaller: T5's, whose scores are not divided by sqrt(head_dim)
     shares: dict[Tensor, float] = {}
     tables: set[Tensor] = set()
     for module in model.modules():
@@ -78,7 +78,7 @@ def make_muon(
         if isinstance(module, Embedding):
             tables |= set(module.parameters())
 
-    matrices: dict[float, list[Tensor]] = {1.0: []}  # by their share; set_lr returns the first
+    matrices: dict[float, list[Tensor]] = {1.0: []}  # by share; set_lr returns the first one's lr
     embeddings = []
     rest = []
     for name, parameter in trained_parameters(model).items():
@@ -89,9 +89,7 @@ def make_muon(
         else:
             rest.append(parameter)
     if not any(matrices.values()):
-        raise ValueError(
-            "it is for matrices of the model, and none is trained; choose optimizer=lora"
-        )
+        raise ValueError("it needs matrices to train, and none is trained; choose optimizer=lora")
 
     hidden = [{"params": weights, "lr": share * lr} for share, weights in matrices.items()]
     embedding_lr = (embedding_lr_ratio or adamw_lr_ratio) * lr
@@ -118,8 +116,8 @@ def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Any]:
 
 
 def start_state(optimizer: Any) -> None:
-    """As torch makes it at the first step: so a checkpoint has the same tensors at every step, and a
-    micro-batch is fitted beside them."""
+    """Make the state that torch would make at the first step. So a checkpoint has the same tensors
+    at every step, and the micro-batch is fitted with them in memory."""
     if not hasattr(optimizer, "start_state"):
         hint = "give it a method start_state(parameter) -> {name: tensor}"
         raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
@@ -133,8 +131,8 @@ def groups_of(optimizers: list[Optimizer]) -> list[dict[str, Any]]:
 
 
 def set_lr(optimizers: list[Optimizer], factor: float) -> float:
-    """The schedule's factor times each base learning rate; returns the first, which is
-    optimizer.lr's."""
+    """Multiply each base learning rate by the schedule's factor, and return the first result, that
+    of optimizer.lr."""
     groups = groups_of(optimizers)
     for group in groups:
         group["lr"] = group["base_lr"] * factor

@@ -1,5 +1,5 @@
-"""Plan: what dry_run=true prints of a run: parameters, memory, compute and time, for this machine or
-for plan.world GPUs of the kind plan.gpu."""
+"""Plan: what dry_run=true prints: parameters, memory, compute and time of a run, for this machine
+or for plan.world GPUs of the kind plan.gpu."""
 
 import math
 from collections import Counter
@@ -18,8 +18,8 @@ from training.cost import Cost, count
 from training.schedule import RunLength
 from training.settings import host_memory
 
-FILLED = 0.9  # of it, at most: evaluation, communication and fragmentation need some
-VOCAB_SIZES = {  # of tokenizers that have no setting for it
+FILLED = 0.9  # of the memory, at most: evaluation, communication and fragmentation need some
+VOCAB_SIZES = {  # for tokenizers without a setting for it
     "byte": 257,
     "char": 128,
     "gpt2": 50_257,
@@ -34,16 +34,16 @@ def report(config: Config) -> str:
     if rows % world:
         raise ValueError(f"train.batch_size must be a multiple of plan.world={world}")
     precision, memory, peak = machine(config)
-    kind = config.tokenizer["kind"]  # where the text decides, 50,000 is a guess
+    kind = config.tokenizer["kind"]  # if it depends on the text, 50,000 is a guess
     vocab_size = config.tokenizer.get("vocab_size") or VOCAB_SIZES.get(kind, 50_000)
     if config.init_from:
         vocab_size = init_tokenizer(config.init_from).vocab_size
     cost = count(config, precision, vocab_size)
     if cost is None:
-        return f"model       {config.model.kind}, of unknown cost"
+        return f"model       {config.model.kind}, cost unknown"
 
     states = ", ".join(f"{name} {decimal(size)}" for name, size in cost.states.items() if size)
-    # it has the trained weights alone, which are as large as their gradients
+    # it has only the trained weights, which are as large as their gradients
     checkpoint = sum(cost.states.values()) - cost.states["weights"]
     lines = [
         f"model       {config.model.kind}, {count_parameters(cost.model)} at vocab {vocab_size:,}",
@@ -59,7 +59,7 @@ def report(config: Config) -> str:
 
 
 def parameters_of_parts(model: nn.Module) -> str:
-    """A tied embedding counts where it is first used."""
+    """Parameters by part; a tied embedding counts where it is first used."""
     sizes: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         # the part of a block, or of the model
@@ -69,7 +69,7 @@ def parameters_of_parts(model: nn.Module) -> str:
 
 
 def machine(config: Config) -> tuple[Precision, float, float | None]:
-    """(precision, memory of a process, peak FLOP/s if known)"""
+    """Returns (precision, memory of a process, peak FLOP/s if known)."""
     if config.plan.gpu is None:
         precision = choose_precision(choose_device(config.device), config.precision)
         memory: float = host_memory()
@@ -82,14 +82,14 @@ def machine(config: Config) -> tuple[Precision, float, float | None]:
         raise ValueError(f"plan.gpu is {name!r}; choose one of: {', '.join(gpus)}")
     if config.precision not in ("auto", "bf16"):
         raise ValueError(f"plan.gpu plans in bf16, not in {config.precision}; remove precision=")
-    # counted with the kernels of a CPU, which keep more of short sequences
+    # counted with the kernels of a CPU, which keep more for short sequences
     bf16 = Precision(torch.device("cpu"), torch.bfloat16, "as if on that GPU")
     gpu = gpus[name]
     return bf16, FILLED * gpu["memory"] * 1e9, gpu["tflops"] * 1e12
 
 
 def ways_to_fit(config: Config, cost: Cost, limit: float) -> Iterator[str]:
-    """The largest micro-batch of each way of training."""
+    """A line for each parallelism: the largest micro-batch that fits."""
     world = config.plan.world
     ways = {"none": 1} if world == 1 else {"ddp": 1, "fsdp": world}
     for parallel, shards in ways.items():
@@ -103,7 +103,7 @@ def ways_to_fit(config: Config, cost: Cost, limit: float) -> Iterator[str]:
 
 
 def run_lines(config: Config, cost: Cost, peak: float | None) -> Iterator[str]:
-    """Of the whole run, if its length does not depend on the text or the clock."""
+    """Lines about the whole run, if its length does not depend on the text or the clock."""
     plan = config.plan
     length = RunLength(replace(config.train, epochs=None), config.model.context_length)
     if math.isinf(length.steps):

@@ -14,7 +14,7 @@ def points(rows: Iterable[dict[str, Any]], name: str) -> Points:
 
 
 def draw(curves: list[Curve], path: Path, lr: Points | None = None) -> None:
-    """lr: the learning rate, on an axis of its own."""
+    """Plot the curves. lr: the learning rate, on an axis of its own."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 

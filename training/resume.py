@@ -13,7 +13,7 @@ from configs.schema import Config
 from model.checkpoint import check_code, read_config
 from model.runs import RUNS
 
-# what a run is; the rest, such as its length and its learning rate, may change when it is resumed
+# what defines a run; the rest, such as its length and learning rate, may change when it is resumed
 FIXED = (
     "model.",
     "tokenizer.",
@@ -26,13 +26,13 @@ FIXED = (
     "train.batch_size",
     "optimizer.kind",
 )
-# may change without a word
+# may change without a message
 UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
 
 
 def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config, dict[str, Any]]:
-    """(the stored settings, with the values of this command line laid over them; the origin of
-    both)"""
+    """Returns (the stored settings, overridden by the values of this command line; the origin of
+    both)."""
     run = RUNS / name
     stored = read_config(run)
     check_code(run, stored, origin["code"])
@@ -43,11 +43,11 @@ def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config
     known = flatten(stored)
     usual = read_yaml(CONFIGS / "train.yaml")
     del usual["defaults"], usual["hydra"]
-    # as stored, with today's default of what did not exist then
+    # as stored, with today's defaults for settings that did not exist then
     changed: Any = OmegaConf.merge(usual, stored)
     before = flatten(asdict(to_config(changed)))
     for key in sorted(before.keys() - known):
-        print(f"{key} is new since this run was started, and is {show(before[key])}")
+        print(f"{key} was added after this run was started, and is {show(before[key])}")
 
     keys = list(map(key_of, origin["overrides"]))
     options = origin["choices"]
@@ -61,7 +61,7 @@ def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config
     # the options of groups, such as optimizer, and all settings, such as optimizer.lr
     after = chosen | flatten(asdict(config))
     before |= {key: choices.get(key) for key in chosen}
-    for key in after | before:  # also what is dropped, such as the weight of a source
+    for key in after | before:  # also what was dropped, such as the weight of a source
         old = before.get(key)
         new = after.get(key)
         if new == old or key in UNTOLD:
@@ -76,5 +76,5 @@ def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config
 
 
 def show(value: Any) -> str:
-    """As it is written on a command line."""
+    """A value as it is written on a command line."""
     return json.dumps(value).strip('"')

@@ -1,4 +1,4 @@
-"""Run: what train.py has built, for its parts to work on, and how far it has come."""
+"""Run: what train.py has built, and its progress."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from training.ema import EMA
 
 @dataclass
 class TrainState:
-    """How far a run has come, and how well: state.json."""
+    """The progress of a run and its best loss: state.json."""
 
     step: int = 0
     tokens: int = 0
@@ -29,12 +29,12 @@ class TrainState:
     dataset: str = ""  # its content_hash, which must not change
 
     def is_out_of(self, patience: int | None) -> bool:
-        """Early stopping."""
+        """Whether to stop early."""
         return patience is not None and self.evals_since_best >= patience
 
     def record(self, val_loss: float) -> bool:
-        """Note the result of an evaluation; whether it is the best so far."""
-        # a fine-tuning that was killed after step 0 evaluates it again when it is resumed
+        """Record the result of an evaluation, and return whether it is the best so far."""
+        # a fine-tuning run that was killed after step 0 evaluates it again when it is resumed
         is_repeated = (val_loss, self.step) == (self.best_val_loss, self.best_step)
         is_best = val_loss < self.best_val_loss or is_repeated
         self.evals_since_best = 0 if is_best else self.evals_since_best + 1
@@ -59,8 +59,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """With the weights to evaluate, where an optimizer trains others (schedule-free): its swap()
-        exchanges them."""
+        """A context with the weights to evaluate, if an optimizer trains others (schedule-free):
+        its swap() exchanges them."""
         optimizers: list[Any] = [o for o in self.optimizers if hasattr(o, "swap")]
         with torch.no_grad():
             for optimizer in optimizers:
@@ -73,8 +73,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """In eval mode and in the precision of the run, with the averaged weights if there are any.
-        Of several processes, all have to evaluate."""
+        """A context in eval mode and in the run's precision, with averaged weights if there are
+        any. All processes have to enter it."""
         module = self.loss_module
         is_sharded = self.world.parallel == "fsdp"
         with self.swapped():

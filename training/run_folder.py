@@ -1,4 +1,4 @@
-"""Run folder: its name, its lock, and what is written in it before the first step."""
+"""Run folder: its name, its lock, and what is written to it before the first step."""
 
 import hashlib
 import math
@@ -32,11 +32,11 @@ NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]{0,119}")  # the runs of a sweep are in
 
 
 def check_name(name: str | None, resume: bool | str) -> None:
-    """Refuse one that is no name, or is taken."""
+    """Refuse an invalid name, or one that is taken."""
     if name is None:
         return
     if not NAME.fullmatch(name):
-        rule = "use up to 120 letters, digits, '_', '.' and '-', the first neither '.' nor '-'"
+        rule = "use up to 120 letters, digits, '_', '.' and '-', and begin with neither '.' nor '-'"
         raise ValueError(f"name is {name!r}; {rule}")
     if not resume:
         refuse_taken(RUNS / name)
@@ -49,13 +49,13 @@ def refuse_taken(run: Path) -> None:
 
 @contextmanager
 def open_folder(config: Config, world: World) -> Iterator[Path]:
-    """The folder of a run, locked: two processes must not write into one. The other processes of
-    the run know its name, if it has one, to read from it."""
+    """The folder of a run, locked: two runs must not write to one folder. The other processes of
+    the run only read from it, if it has a name."""
     if not world.is_main:
         yield RUNS / str(config.name)
         return
     run = make_folder(config)
-    for folder in run.parents:  # so that a power cut leaves the folder there
+    for folder in run.parents:  # so that the folder survives a power cut
         sync_folder(folder)
     lock = FileLock(run / "lock")
     try:
@@ -65,17 +65,17 @@ def open_folder(config: Config, world: World) -> Iterator[Path]:
         raise RunLockedError(message) from None
     try:
         if not config.resume:
-            refuse_taken(run)  # another process may have made it meanwhile
+            refuse_taken(run)  # another process may have made it in the meantime
         clean_up(run)
         yield run
     finally:
         lock.release()
-        if [path.name for path in run.iterdir()] == ["lock"]:  # it has failed before its first step
+        if [path.name for path in run.iterdir()] == ["lock"]:  # it failed before its first step
             shutil.rmtree(run, ignore_errors=True)
 
 
 def make_folder(config: Config) -> Path:
-    """Without a name=, one of date, time and model that no other run has."""
+    """Make the folder; without name=, its name is the date, the time and the model, made unique."""
     if config.name:
         run = RUNS / config.name
         run.mkdir(parents=True, exist_ok=True)
@@ -92,13 +92,13 @@ def make_folder(config: Config) -> Path:
 
 
 def final_loss(folder: Path) -> float | None:
-    """The validation loss at the end of a run, if it has come to its end."""
+    """The validation loss at the end of a run, if it has finished."""
     losses = [row["val_loss"] for row in read_rows(folder / "metrics.jsonl") if row.get("full")]
     return losses[-1] if losses else None
 
 
 def environment(world: World) -> str:
-    """For the record: versions, commit, device, command line."""
+    """The text of environment.txt: versions, commit, device, command line."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
@@ -116,7 +116,7 @@ def environment(world: World) -> str:
 
 
 def code_hashes() -> dict[str, str]:
-    """Of each package and of parts from outside: two runs of the same hashes ran the same code."""
+    """A hash of each package and of user parts: two runs with equal hashes ran the same code."""
     hashes = {}
     for name in ("train.py", "configs", "data", "model", "training"):
         digest = hashlib.sha256()
@@ -127,7 +127,7 @@ def code_hashes() -> dict[str, str]:
 
 
 def describe(folder: Path, run: Run, steps: float) -> str:
-    """The lines that are printed before the first step. steps: of the whole run."""
+    """The lines that are printed before the first step. steps: the length of the whole run."""
     config = run.config
     data = run.data
     world = run.world

@@ -1,4 +1,4 @@
-"""What a model says for validation examples: continuations, targets, and tokens that are masked."""
+"""What a model generates for validation examples: continuations, targets and masked tokens."""
 
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ PROMPT_TOKENS, NEW_TOKENS = 16, 48
 
 
 def sample(run: Run) -> dict[str, str]:
-    """A prediction for one validation example, always the same, {name: text}."""
+    """A prediction for one fixed validation example, {name: text}."""
     batch = next(run.data.validation.evaluation(1))
     with run.evaluating():
         [tokens] = batch.inputs["tokens"].tolist()
@@ -39,7 +39,7 @@ def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict[str, An
     """{source, target, prediction: ids} of each run of targets: a conversation has several."""
     rows = []
     for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
-        # where a run of targets begins, and where it has ended
+        # where a run of targets begins, and where it ends
         edges = np.flatnonzero(np.diff(is_target, prepend=False, append=False))
         for first, end in edges.reshape(-1, 2):
             source = source_of(batch.inputs, number, first).tolist()
@@ -55,7 +55,8 @@ def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict[str, An
 
 
 def source_of(inputs: dict[str, Tensor], number: int, first: int) -> Tensor:
-    """Without padding; of a decoder, all up to what predicts the first target."""
+    """The source without padding; for a decoder, all tokens up to the one that predicts the first
+    target."""
     if "source" not in inputs:
         return inputs["tokens"][number, : first + 1]
     source = inputs["source"][number]
@@ -63,14 +64,15 @@ def source_of(inputs: dict[str, Tensor], number: int, first: int) -> Tensor:
 
 
 def until_end(ids: list[int], tokenizer: Tokenizer) -> list[int]:
-    """What generation stops at; a chat template may mark white space behind it."""
+    """The ids up to the first end token, at which generation stops; a chat template may mark white
+    space after it."""
     stop = set(tokenizer.end_ids)
     ends = [number for number, i in enumerate(ids, 1) if i in stop]
     return ids[: min(ends, default=None)]
 
 
 def predict_masks(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(the most likely token, the target) of each masked position"""
+    """Returns (the most likely token, the target) of each masked position."""
     batch = batch.to(run.world.device)
     is_target = batch.targets != IGNORE_INDEX
     hidden = run.model.hidden(**batch.inputs)
@@ -79,7 +81,7 @@ def predict_masks(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Rows:
-    """The new ids behind each text of a decoder, or for each source, greedily or by beam search."""
+    """The new ids after each text of a decoder, or for each source, greedily or by beam search."""
     tokenizer = run.data.tokenizer
     options: Any = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
     if beams:
@@ -92,6 +94,6 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Row
         options["sources"] = sources
     options |= {"sampling": GREEDY, "row_ids": range(len(prompts))}
     steps = [step.ids for step in generator_of(run.model)(prompts, **options)]
-    # a step has one for every row, None for a row that has ended
+    # a step has an id for every row, None for a row that has ended
     rows = zip(*steps, strict=True)
     return [[i for i in row if i is not None] for row in rows]

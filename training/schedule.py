@@ -1,5 +1,5 @@
-"""Learning-rate schedules: the factor on the base learning rate, a function of the progress from 0
-to 1."""
+"""Learning-rate schedules: the factor on the base learning rate, as a function of progress (0 to
+1)."""
 
 import math
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from configs.registry import Fraction, NonNegative, Registry, build
 from configs.schema import TrainConfig
 from training.run import TrainState
 
-UNKNOWN_STEPS = 1e12  # before the text is read, or of a run without steps: any warmup fits
+UNKNOWN_STEPS = 1e12  # before the text is read, or for a run without steps: any warmup fits
 Schedule = Callable[[float], float]
 
 
 def warmup_share(steps: float, warmup: float) -> float:
-    """Of the run. warmup: steps, or this share itself."""
+    """The share of the run that is warmup. warmup: a number of steps, or this share itself."""
     if warmup < 1:
         return warmup
     if math.isinf(steps):
@@ -44,7 +44,7 @@ def wsd(
     decay_ratio: Fraction,
     min_lr_ratio: Fraction,
 ) -> Schedule:
-    """Warmup, stable, and linear decay over the last decay_ratio of the rest."""
+    """Warmup, stable phase, and linear decay over the last decay_ratio of the rest."""
 
     def decay(progress: float) -> float:
         left = min(1.0, (1 - progress) / decay_ratio) if decay_ratio else 1.0
@@ -54,7 +54,7 @@ def wsd(
 
 
 def cosine(steps: float, warmup: NonNegative, min_lr_ratio: Fraction) -> Schedule:
-    """Half a cosine (arxiv.org/abs/1608.03983)."""
+    """Cosine decay (arxiv.org/abs/1608.03983)."""
 
     def decay(progress: float) -> float:
         left = (1 + math.cos(math.pi * progress)) / 2
@@ -64,7 +64,7 @@ def cosine(steps: float, warmup: NonNegative, min_lr_ratio: Fraction) -> Schedul
 
 
 def noam(steps: float, warmup: NonNegative) -> Schedule:
-    """Inverse square root of the step (arxiv.org/abs/1706.03762)."""
+    """Decay with the inverse square root of the step (arxiv.org/abs/1706.03762)."""
     share = warmup_share(steps, warmup)
     first = max(share, 1 / steps)  # without warmup, the first step is at the peak
     if not first:
@@ -86,9 +86,9 @@ SCHEDULES: Registry[Callable[..., Schedule]] = Registry(
 
 
 class RunLength:
-    """A run ends at the first of train.steps, tokens, epochs and minutes that is reached, or when
-    train.patience is over. Batches may have more or fewer tokens than usual: the number of steps of
-    train.tokens is an estimate then, for the schedule. n_rows: of the training set."""
+    """A run ends when the first of train.steps, tokens, epochs and minutes is reached, or when
+    train.patience runs out. If batches vary in tokens, the number of steps for train.tokens is an
+    estimate, for the schedule. n_rows: the size of the training set."""
 
     def __init__(self, train: TrainConfig, tokens_per_row: float, n_rows: int = 0) -> None:
         limits = [train.steps, train.tokens, train.minutes]
@@ -112,14 +112,14 @@ class RunLength:
         return is_reached or state.is_out_of(self.patience)
 
     def progress(self, state: TrainState) -> float:
-        """How far a run is, from 0 to 1: at the middle of the next step, so that neither the first
-        nor the last one has a rate of 0."""
+        """The progress of a run, from 0 to 1, at the middle of the next step, so that neither the
+        first nor the last step has a learning rate of 0."""
         by_steps = (state.step + 0.5) / self.max_steps
         by_tokens = (state.tokens + 0.5 * self.tokens_per_step) / self.whole_tokens
         return min(1.0, max(by_steps, by_tokens, state.seconds / self.seconds))
 
 
 def build_schedule(config: dict[str, Any], steps: float | None) -> Schedule:
-    """steps: of the run; None before they are known, 0 if it only evaluates, infinite if
-    train.minutes alone ends it."""
+    """Build the schedule of a run. steps: None before it is known, 0 if the run only evaluates,
+    infinite if only train.minutes ends it."""
     return build("schedule", SCHEDULES, config, {"steps": steps or UNKNOWN_STEPS})

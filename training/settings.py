@@ -1,4 +1,4 @@
-"""The settings of a new run: what Hydra composed of a command line, checked before any text is
+"""The settings of a new run: what Hydra composed from a command line, checked before any text is
 read."""
 
 import math
@@ -38,8 +38,8 @@ from training.schedule import build_schedule
 
 
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
-    """(the config of a run; its origin, for config.yaml: the option of each config group, the
-    overrides of the command line, and the hashes of the code)"""
+    """Returns (the config of a run; its origin, for config.yaml: the option of each config group,
+    the overrides of the command line, and the hashes of the code)."""
     load_parts(node.parts)
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
@@ -65,11 +65,11 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
 
 
 def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
-    """(the name of this run of a sweep; whether it may be resumed: a sweep that is repeated goes on
-    with the runs that it did not finish)"""
+    """Returns (the name of this run of a sweep; whether it may be resumed: a repeated sweep
+    continues its unfinished runs)."""
     if node.resume or node.name:
         reason = "each run of a sweep is new, with a name of its own"
-        error = ValueError(f"-m takes neither name= nor resume=: {reason}")
+        error = ValueError(f"-m cannot be combined with name= or resume=: {reason}")
         raise SystemExit(report(error))  # Hydra would go on with the next run
     run = Path(hydra.runtime.output_dir)
     if RUNS.absolute() not in run.parents:
@@ -85,7 +85,7 @@ def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
 
 
 class Sweep(Callback):
-    """After each run of a sweep: the table of all its runs so far. (Hydra does not call
+    """After each run of a sweep, print the table of all its runs so far. (Hydra does not call
     on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
     prints a line of its own before it raises one."""
 
@@ -99,7 +99,7 @@ class Sweep(Callback):
 
         if failed:
             print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
-            # Hydra raises it when somebody asks for the result of this run
+            # Hydra raises it when the result of this run is read
             job_return.return_value = SystemExit(report(job_return._return_value))
         home = Path(config.hydra.sweep.dir)
         if runs := runs_of(home):
@@ -109,7 +109,7 @@ class Sweep(Callback):
 def new_config(
     node: DictConfig, choices: dict[str, Any], overrides: Sequence[str]
 ) -> tuple[Config, dict[str, Any]]:
-    """(the config of a new run, the option of each config group)"""
+    """Returns (the config of a new run, the option of each config group)."""
     if node.init_from is not None:
         node, choices = fine_tuned(node, list(map(key_of, overrides)), choices)
     elif node.adapt.kind != "none":
@@ -158,7 +158,7 @@ def check_parts(config: Config) -> None:
     for name in config.metrics.names:
         if name not in METRICS:
             raise ValueError(f"metrics.names has {name!r}; choose from: {', '.join(METRICS)}")
-    if not config.init_from and config.tokenizer.get("kind") != "hub":  # they bring one
+    if not config.init_from and config.tokenizer.get("kind") != "hub":  # these have one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})
     train = config.train
     is_timed = {train.steps, train.tokens, train.epochs} == {None}  # train.minutes alone ends it

@@ -1,4 +1,4 @@
-"""What a training step is made of; train.py has the step itself."""
+"""The parts of a training step; train.py has the step itself."""
 
 import math
 from collections import Counter
@@ -17,7 +17,7 @@ from model.loss import chunk_gradients, loss
 from training.run import Run
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
-# columns of metrics.jsonl, whose names no other loss or metric may have
+# columns of metrics.jsonl: no other loss or metric may have these names
 COLUMNS = {"step", "tokens", "seconds", "loss", "lr", "grad_norm"}
 COLUMNS |= {"tokens_per_second", "mfu", "full"}
 
@@ -30,10 +30,10 @@ class LossModule(nn.Module):
         self.model: Any = model
         self.options = vars(config)
         if hasattr(model, "loss") and any(self.options.values()):
-            raise ValueError("loss.* is of the cross-entropy; this model has a loss() of its own")
+            raise ValueError("loss.* is for cross-entropy; this model has a loss() of its own")
         self.contributors: list[Any] = [m for m in model.modules() if hasattr(m, "losses")]
         self.differentiate: Callable[..., Any] = chunk_gradients
-        # for losses() that return (sum, count): the count of each in the step; targets per count
+        # for losses() that return (sum, count): each one's count in the step, and targets per count
         self.counts: Counter[Any] = Counter()
         self.ratios: dict[Any, Tensor] = {}
         self.has_counts = None if self.contributors else False  # unknown before the first step
@@ -43,8 +43,8 @@ class LossModule(nn.Module):
     ) -> dict[str, Tensor]:
         """{name: sum over the targets}, which the caller divides by their number in the whole
         batch: the main loss, and the losses() of modules of the network, each a mean or (sum,
-        count). In eval mode, the main loss alone: the cross-entropy, or loss(hidden, targets) of a
-        network that has it."""
+        count). In eval mode, only the main loss: the cross-entropy, or loss(hidden, targets) if the
+        network has this method."""
         hidden = self.model.hidden(**inputs)
         if hasattr(self.model, "loss"):
             labels = [targets] if weights is None else [targets, weights]
@@ -64,12 +64,11 @@ class LossModule(nn.Module):
         return losses
 
     def over_targets(self, key: Any, term: Any, count: int) -> Tensor:
-        """A term, times the number of targets."""
+        """A loss term times the number of targets."""
         if not isinstance(term, tuple):
             return count * term
         if self.has_counts is False:
-            reason = "return (0, 0) as long as nothing counts"
-            raise ValueError(f"the loss {key[1]} was no (sum, count) in the first step; {reason}")
+            raise ValueError(f"{key[1]} was not (sum, count) in the first step; start with (0, 0)")
         total, own = term
         self.counts[key] += own
         return total * self.ratios.get(key, 1.0)
@@ -81,8 +80,8 @@ def check_name(name: str) -> None:
 
 
 def without_traces(module: nn.Module) -> AbstractContextManager[None]:
-    """A context in which forward passes begin with the buffers as they are at this call, which may be
-    long before it is entered; at its end all attributes and buffers are as they were."""
+    """A context in which forward passes start with the buffers of the time of this call, which may
+    be long before it is entered; on exit, all attributes and buffers are restored."""
     copies = [
         {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
         for part in module.modules()
@@ -109,7 +108,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def micro_batches(batch: Batch, size: int, device: torch.device) -> Iterator[tuple[Batch, bool]]:
-    """(rows of the batch, whether they are the last). They are cut and counted on the host."""
+    """Yield (rows of the batch, whether they are the last), cut and counted on the host."""
     n = len(batch.targets)
     for start in range(0, n, size):
         rows = batch.rows(start, start + size) if size < n else batch
@@ -118,7 +117,7 @@ def micro_batches(batch: Batch, size: int, device: torch.device) -> Iterator[tup
 
 def count_terms(run: Run, batch: Batch, count: int | Tensor) -> None:
     """Find the counts of a step before its first backward pass, by forward passes that leave no
-    trace. If all losses() turn out to be means, there is one such pass and no more."""
+    trace. If all losses() turn out to be means, this happens only in the first step."""
     module = run.loss_module
     world = run.world
     size = run.state.micro_batch_size
@@ -135,14 +134,14 @@ def count_terms(run: Run, batch: Batch, count: int | Tensor) -> None:
         module.has_counts = bool(module.counts)
     if module.counts:
         counts = world.sum(*module.counts.values())
-        ratios = count / (counts + (counts == 0))  # where nothing counts, the sum is zero
+        ratios = count / (counts + (counts == 0))  # if a count is zero, so is its sum
         module.ratios = dict(zip(module.counts, ratios.float(), strict=True))
 
 
 def fit_micro_batch(run: Run, train_module: Any) -> int:
-    """The rows of a micro-batch: on a GPU all of them, or a half, or a quarter, until two forward
-    and backward passes fit in memory in every process, the second beside the gradients of the
-    first. No weight changes. A resumed run keeps its own."""
+    """The rows of a micro-batch: on a GPU all of them, halved until two forward and backward passes
+    fit in the memory of every process, the second beside the gradients of the first. No weight
+    changes. A resumed run keeps its size."""
     config = run.config
     world = run.world
     rows = config.train.batch_size // world.size
@@ -155,19 +154,19 @@ def fit_micro_batch(run: Run, train_module: Any) -> int:
         return min(run.state.micro_batch_size, rows)
     widest = run.data.train.widest().share(*world.share)
     while world.sum(runs_out_of_memory(run, train_module, widest.rows(0, rows))).any():
-        # with FSDP, no other pass can run after a backward pass that has failed
+        # with FSDP, no other pass can run after a failed backward pass
         if rows == 1 or world.parallel == "fsdp":
             hint = "lower train.micro_batch_size, size= or model.context_length"
             raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
         rows = math.ceil(rows / 2)
         if world.is_main:
             warn(f"out of memory; trying micro-batches of {rows}")
-        torch.compiler.reset()  # or torch.compile would make the number of rows dynamic
+        torch.compiler.reset()  # else torch.compile would make the number of rows dynamic
     return rows
 
 
 def runs_out_of_memory(run: Run, train_module: Any, rows: Batch) -> bool:
-    # DDP exchanges nothing: a process would wait for one that has run out of memory
+    # without an exchange by DDP: a process would wait for one that has run out of memory
     train_module.require_backward_grad_sync = False
     try:
         with without_traces(train_module):

@@ -1,4 +1,4 @@
-"""Summary: the lines after a run. Compressors model text as well, so they are a baseline."""
+"""Summary: the lines after a run. Compressors model text, too, so they are a baseline."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ MAX_XZ_BYTES = 32 << 20  # of text; more would take minutes and gigabytes
 
 
 def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
-    """What the run has come to, and what can be done with it."""
+    """The results of a run, and the command that samples from it."""
     config = run.config
     data = run.data
     state = run.state
@@ -37,7 +37,7 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
         loss = f"val loss {state.best_val_loss:.3f}"
         lines.append(f"the best checkpoint is that of step {state.best_step:,} ({loss})")
         if config.init_from and state.best_step == 0:
-            lines.append("warning: the model was better before; try a lower optimizer.lr")
+            lines.append("warning: the model was better before training; try a lower optimizer.lr")
         sample += " --checkpoint best"
 
     lines += ["", f"saved to {folder}, with curve.png"]
@@ -47,7 +47,7 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
 
 
 def cached_baselines(data: Loaders) -> dict[str, float]:
-    """They take seconds, and follow from the text alone: only its first run waits for them."""
+    """The baselines, cached: they take seconds, and depend only on the text."""
     path = data.validation.part.folder / "baselines.json"
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())

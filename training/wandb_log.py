@@ -1,4 +1,4 @@
-"""wandb: the same rows as in metrics.jsonl, on the service of that name."""
+"""wandb: sends the rows of metrics.jsonl to the service of that name."""
 
 import uuid
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from configs.schema import Config
 
 
 def start_wandb(run: Path, config: Config) -> Any:
-    """A resumed run continues under the same id. A failure costs one warning, and not the run."""
+    """Start wandb. A resumed run keeps its id. A failure is only a warning."""
     id_file = run / "wandb-id"
     try:
         import wandb

@@ -1,4 +1,4 @@
-"""The objectives: next_token.py has the usual one, and the base of all."""
+"""The objectives: next_token.py has the usual one, and the base class."""
 
 from configs.registry import Registry
 from data.objectives.masked import Masked, Span

@@ -1,6 +1,6 @@
-"""Objectives of text with gaps: tokens that are masked, and spans that are cut out.
+"""Objectives that hide parts of a text: masked tokens, and spans that are cut out.
 
-The names given to draw() are seeds: with other names, the same seed gives other batches.
+The names given to draw() are part of the seed: with other names, the same seed gives other batches.
 """
 
 from typing import Annotated
@@ -41,7 +41,7 @@ class Masked(Objective):
 
 
 def random_subset_mask(words: ndarray, n: int) -> ndarray:
-    """True at the n lowest of each row: n positions, sampled without replacement."""
+    """True at the n lowest words of each row: n positions, sampled without replacement."""
     mask = np.zeros(words.shape, bool)
     lowest = np.argsort(words, axis=1, kind="stable")[:, :n]
     np.put_along_axis(mask, lowest, True, axis=1)
@@ -50,8 +50,8 @@ def random_subset_mask(words: ndarray, n: int) -> ndarray:
 
 class Span(Objective):
     """Span corruption (arxiv.org/abs/1910.10683): a sentinel replaces each span, and the target
-    lists them after their sentinels. Exactly noise_density of the tokens are removed, so all rows
-    have one length."""
+    lists the spans after their sentinels. Exactly noise_density of the tokens are removed, so all
+    rows have the same length."""
 
     architectures = ("encoder_decoder",)
 
@@ -60,7 +60,7 @@ class Span(Objective):
     ) -> None:
         self.noise_density = noise_density
         self.mean_span_length = mean_span_length
-        self.seq_len = 2  # of the longest text of which both source and target fit
+        self.seq_len = 2  # becomes that of the longest text whose source and target fit
         if self.longest(self.seq_len) > context_length:
             raise ValueError(f"model.context_length is {context_length}: too short for a span")
         while self.longest(self.seq_len + 1) <= context_length:
@@ -69,13 +69,13 @@ class Span(Objective):
         self.specials = ("end", "start", *(f"sentinel_{i}" for i in range(n_spans)))
 
     def sizes(self, length: int) -> tuple[int, int]:
-        """(tokens removed, in how many spans)"""
+        """Returns (the number of tokens removed, in how many spans)."""
         removed = min(max(1, round(self.noise_density * length)), length - 1)
         spans = max(1, round(removed / self.mean_span_length))
         return removed, min(spans, length - removed)
 
     def longest(self, length: int) -> int:
-        """Of source and target."""
+        """The longer of the lengths of source and target."""
         removed, spans = self.sizes(length)
         return max(length - removed + spans, removed + spans + 1)
 
@@ -85,7 +85,7 @@ class Span(Objective):
 
         kept_lengths = random_partition(draw("kept", length - removed - 1), spans)
         removed_lengths = random_partition(draw("cut", removed - 1), spans)
-        # they take turns: kept 3 and 2, removed 1 and 2 are 3 kept, 1 removed, 2 kept, 2 removed
+        # they alternate: kept 3 and 2, removed 1 and 2 are 3 kept, 1 removed, 2 kept, 2 removed
         lengths = np.stack([kept_lengths, removed_lengths], 2).ravel()
         turns = np.tile([False, True], lengths.size // 2)
         is_removed = np.repeat(turns, lengths).reshape(rows.shape)
@@ -103,7 +103,7 @@ class Span(Objective):
 
 
 def random_partition(words: ndarray, n: int) -> ndarray:
-    """n positive lengths for each row, by one random word for each place between two tokens; all
+    """n positive lengths for each row, from one random word for each place between two tokens; all
     partitions are equally likely."""
     n_rows, n_places = words.shape
     _, places = np.nonzero(random_subset_mask(words, n - 1))
@@ -112,7 +112,7 @@ def random_partition(words: ndarray, n: int) -> ndarray:
 
 
 def collapse_spans(rows: ndarray, is_removed: ndarray, sentinels: ndarray) -> ndarray:
-    """Each run of removed tokens becomes its sentinel."""
+    """Replace each run of removed tokens by its sentinel."""
     is_first = is_removed & np.diff(is_removed, axis=1, prepend=False)
     numbers = np.cumsum(is_first, axis=1) - 1
     collapsed = np.where(is_first, sentinels[numbers], rows)

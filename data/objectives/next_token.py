@@ -1,5 +1,5 @@
-"""Objectives: what a model is trained to predict, and the batch that asks for it. The usual one is
-the next token."""
+"""Objectives: what a model is trained to predict, and how batches are made. The usual one is the
+next token."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,23 +13,23 @@ Draw = Callable[[str, int], ndarray]  # (purpose, width) -> (row, width) random 
 
 
 class Objective:
-    """Base of all kinds. Those of text have batch(rows, draw, tokenizer), whose rows are `seq_len`
-    tokens and `lookahead` more; of pairs and conversations see Seq2Seq and Chat. A batch() with a
-    parameter `step` gets that, or None in an evaluation."""
+    """Base of all kinds. For text they have batch(rows, draw, tokenizer), with rows of `seq_len`
+    tokens and `lookahead` more; for pairs and conversations see Seq2Seq and Chat. A batch() with a
+    parameter `step` gets the step, or None in an evaluation."""
 
     input_kind = "text"  # or pairs, or chat
-    items = "sequences"  # that it is trained on
+    items = "sequences"  # the name of its examples
     architectures: tuple[str, ...] = ("decoder",)
     specials: tuple[str, ...] = ("end",)
     lookahead = 0
-    bits_per_byte = False  # the loss is that of a text, each token once: it has a val_bpb
-    accuracy: str | None = None  # of ACCURACIES in training/evaluation.py
+    bits_per_byte = False  # the loss covers each token of a text once, so there is a val_bpb
+    accuracy: str | None = None  # a key of ACCURACIES in training/evaluation.py
     # special tokens around the pieces of a prompt that [MASK] splits, for a kind of your own
     prompt: tuple[str, ...] = ()
 
 
 class NextToken(Objective):
-    """Each token is predicted from those before it."""
+    """Predict each token from those before it."""
 
     lookahead = 1
     bits_per_byte = True

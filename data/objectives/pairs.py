@@ -1,4 +1,4 @@
-"""Objectives of pairs and of conversations: only their targets and answers are predicted."""
+"""Objectives for pairs and conversations: only targets and answers are predicted."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,8 +19,8 @@ TooLong = Literal["drop", "truncate", "error"]
 
 @dataclass
 class Seq2Seq(Objective):
-    """The target is predicted from the source. A decoder reads both as one text, and only the
-    target counts for the loss; an encoder-decoder encodes the source."""
+    """Predict the target from the source. A decoder reads both as one text, and only the target
+    counts for the loss; an encoder-decoder encodes the source."""
 
     input_kind = "pairs"
     items = "pairs"
@@ -37,8 +37,8 @@ class Seq2Seq(Objective):
         return self.architecture == "decoder"
 
     def truncated_lengths(self, lengths: ndarray) -> ndarray:
-        """(pair, 2): how much of each source and target fits. A decoder's share the context, and
-        either has at least half of it."""
+        """How many tokens of each source and target fit, (pair, 2). In a decoder they share the
+        context, and each may use at least half of it."""
         context = self.context_length
         if not self.is_joined:
             return np.minimum(lengths, context)
@@ -49,7 +49,7 @@ class Seq2Seq(Objective):
         return np.stack([sources, targets], 1)
 
     def widths(self, lengths: ndarray) -> ndarray:
-        """(pair, row): the tokens of the one or two rows that a pair becomes."""
+        """The lengths of the one or two rows that a pair becomes, (pair, row)."""
         return lengths.sum(1, keepdims=True) if self.is_joined else lengths
 
     def batch(self, sources: list[ndarray], targets: list[ndarray], tokenizer: Tokenizer) -> Batch:
@@ -74,7 +74,7 @@ class Seq2Seq(Objective):
 
 @dataclass
 class Chat(Objective):
-    """What the assistant says is predicted, its end token included, from all that is before it."""
+    """Predict what the assistant says, including its end token, from all that precedes it."""
 
     input_kind = "chat"
     items = "conversations"
@@ -83,14 +83,14 @@ class Chat(Objective):
     too_long: TooLong
 
     def truncated_lengths(self, lengths: ndarray) -> ndarray:
-        """The last id is a target alone."""
+        """One more than the context, because the last id is only a target."""
         return np.minimum(lengths, self.context_length + 1)
 
     def widths(self, lengths: ndarray) -> ndarray:
         return lengths[:, :1] - 1
 
     def batch(self, rows: list[ndarray], masks: list[ndarray], tokenizer: Tokenizer) -> Batch:
-        """Any id can pad: no target is behind one."""
+        """Make a batch. Any id can be the padding: no target follows one."""
         tokens = pad_rows([ids[:-1] for ids in rows], tokenizer.pad)
         targets = pad_rows([ids[1:] for ids in rows], IGNORE_INDEX)
         is_target = pad_rows([mask[1:] for mask in masks], False)

@@ -1,4 +1,4 @@
-"""The sources: files.py has text, and the base of all. data/mix.py adds the mix of several."""
+"""The sources: files.py has text, and the base class. data/mix.py adds the mix of several."""
 
 from configs.registry import Registry
 from data.sources.files import Document as Document

@@ -1,5 +1,5 @@
-"""Sources of text, always in the same order: the standard library, and files. The base of all
-sources."""
+"""Sources of text, always in the same order: the standard library, and files; and the base class of
+all sources."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -13,11 +13,11 @@ from data.readers import TABLES, find_files, read_chunks, read_lines, stdlib_fil
 
 
 class Document(NamedTuple):
-    """A text, a source and its target, or a conversation; without texts, what the file `name`
-    holds."""
+    """A text, a source and its target, or a conversation; without texts, the content of the file
+    `name`."""
 
     name: Path | str  # for messages; without texts, the path that is read
-    # no iterator, for they are read more than once; an error, if they cannot be read
+    # not an iterator, because they are read more than once; an error if they cannot be read
     texts: Iterable[str] | DataError | None = None
     encoding: str = "utf-8"
 
@@ -33,7 +33,7 @@ class Document(NamedTuple):
 
 @dataclass
 class Source:
-    """Documents. They change only when their files do; without files they never change."""
+    """Base of all sources of documents. They change only when their files do, else never."""
 
     input_kind = "text"
     on_error = "error"
@@ -52,12 +52,12 @@ class Source:
         return map(Document, self.files())
 
     def drawn(self, positions: Any) -> Iterator[Any]:
-        """For each source, of which a mix has several: how many of the examples before each position
+        """Yield for each source (a mix has several) how many of the examples before each position
         are from it."""
         yield positions
 
     def version(self) -> list[tuple[str, int, int]]:
-        """(name, size, time) of each file."""
+        """The (name, size, time) of each file."""
         files = []
         for part in (self, *self.held_out()):
             for path in part.files():
@@ -87,14 +87,14 @@ class Files(Source):
         try:
             "".encode(self.encoding)
         except LookupError:
-            hint = "no text encoding of Python; try utf-8, latin-1, cp1252 or utf-16"
+            hint = "not a text encoding of Python; try utf-8, latin-1, cp1252 or utf-16"
             raise ValueError(f"encoding is {self.encoding!r:.60}, {hint}") from None
 
     def files(self) -> list[Path]:
         found = find_files(self.path, self.cache)
         for part in self.held_out():
             held_out = set(map(Path.resolve, part.files()))
-            # if all are held out, they are for both
+            # if all are held out, they are for both splits
             found = [path for path in found if path.resolve() not in held_out] or found
         return found
 

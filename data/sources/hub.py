@@ -46,7 +46,7 @@ class Hub(Source):
 
     @cached_property
     def commit(self) -> str:
-        """Of a dataset on the hub; offline, the last that is known."""
+        """The commit of a dataset on the Hub; offline, the last one that is known."""
         import huggingface_hub
 
         name = f"{self.id}@{self.revision}.commit".replace("/", "--")
@@ -54,13 +54,13 @@ class Hub(Source):
         try:
             api = huggingface_hub.HfApi()
             commit = str(api.dataset_info(self.id, revision=self.revision).sha)
-        except Exception as error:  # of the network, of many libraries
+        except Exception as error:  # from the network, through many libraries
             if known.exists():
                 return known.read_text()
             place = f"{self.id} from the Hugging Face Hub ({first_line(error)})"
             hint = "check its name and the network, or give the folder of a copy: data.id=FOLDER"
             raise DataError(f"cannot get {place}; {hint}") from None
-        with suppress(OSError):  # a cache that has all tokens need not be writable
+        with suppress(OSError):  # a cache that has the tokens need not be writable
             atomic_write(known, commit)
         return commit
 

@@ -1,4 +1,4 @@
-"""Sources of pairs, a source text and its target: two files, docstrings, and strings to reverse."""
+"""Sources of pairs of source and target: two files, docstrings, and strings to reverse."""
 
 import ast
 import random

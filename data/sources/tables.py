@@ -1,5 +1,5 @@
 """Tables: the rows of .jsonl, .ndjson, .json, .csv, .tsv and .parquet files, and the sources that
-read a field of each, a pair of them, or conversations."""
+read a field of each, a pair of fields, or conversations."""
 
 import csv
 import json
@@ -20,13 +20,13 @@ PAIRS = {"prompt": "completion", "instruction": "output"}
 EXPECTED = (
     "expected a list of messages, prompt and completion, or instruction and output (and input)"
 )
-MESSAGE = "expected a role (system, user or assistant), a content that is not empty, and no more"
-BATCH_ROWS = 64  # of a parquet file, whose row groups may not fit in memory
+MESSAGE = "expected a role (system, user or assistant) and a content, not empty, and no other key"
+BATCH_ROWS = 64  # at a time from a parquet file, whose row groups may not fit in memory
 Rows = Iterator[tuple[str, Any]]  # (place, row, or a DataError)
 
 
 def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
-    """What it returns, or the DataError that it raises."""
+    """The result of read(), or the DataError that it raises."""
     try:
         return read(*arguments)
     except DataError as error:
@@ -38,7 +38,7 @@ def numbered(name: object, rows: Iterable) -> Rows:
 
 
 def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
-    """Of JSON Lines or of a JSON list. The datasets library would parse dates in texts."""
+    """The rows of JSON Lines or of a JSON list. The datasets library would parse dates in texts."""
     first = next(filter(str.strip, read_lines(path, encoding)), "")
     if first.lstrip().startswith("["):
         text = "".join(read_chunks(path, encoding))
@@ -64,7 +64,7 @@ def csv_rows(path: Path, fields: list[str], encoding: str, **style: Any) -> Rows
             try:
                 row = next(rows)
                 if None in row:
-                    raise csv.Error("there are more values than the header has names")
+                    raise csv.Error("there are more values than names in the header")
             except StopIteration:
                 return
             except csv.Error as error:
@@ -92,8 +92,8 @@ READERS: dict[str, Callable[..., Rows]] = {
 
 
 def table_rows(path: Path, fields: list[str], encoding: str) -> Rows:
-    """If there are all of the fields, only they are read. An error is yielded in place of what
-    cannot be read: others may follow."""
+    """The rows of a table; if it has all the fields, only these are read. An error is yielded in
+    place of what cannot be read: more rows may follow."""
     kind = suffix_of(path)
     try:
         if kind not in READERS:
@@ -122,7 +122,7 @@ def text_of(place: str, row: Any, field: str) -> str:
 
 
 def look_up(row: dict[str, Any], field: str) -> Any:
-    """The value of a field; that of body in doc, if it is doc.body."""
+    """The value of a field; for doc.body, that of body in doc."""
     outer, _, inner = field.partition(".")
     nested = row.get(outer)
     if field in row or not isinstance(nested, dict):
@@ -131,8 +131,8 @@ def look_up(row: dict[str, Any], field: str) -> Any:
 
 
 def read_turns(place: str, row: Any) -> list[str]:
-    """The roles and contents of a row, in turn. An instruction, which an input may follow, and its
-    output are two."""
+    """The roles and contents of a row, alternating. An instruction, with its input if any, and its
+    output are two messages."""
     row = row if isinstance(row, dict) else {"messages": row}
     messages = row.get("messages")
     for question, answer in PAIRS.items():
@@ -196,8 +196,8 @@ class PairTable(Table):
 
 
 class Chat(Table):
-    """Conversations, as roles and contents in turn: the messages of a row, or an instruction and
-    its answer."""
+    """Conversations, as alternating roles and contents: the messages of a row, or an instruction
+    and its answer."""
 
     input_kind = "chat"
 

@@ -1,4 +1,4 @@
-"""Tokenizers to tokenizer.json, the format of the `tokenizers` library, with the same ids."""
+"""Writes a tokenizer as tokenizer.json, the format of the `tokenizers` library; ids are kept."""
 
 import re
 
@@ -8,7 +8,7 @@ from data.tokenizers.train import byte_level, bytes_to_unicode
 
 
 def to_hf(tokenizer: Tokenizer) -> tuple[str, dict[str, str]]:
-    """(tokenizer.json, {name of a special token: how it is written there})"""
+    """Returns (tokenizer.json, {name of a special token: how it is written there})."""
     text = tokenizer.text or new_json(tokenizer)
     library = load_hf_tokenizer(text)
     written = {name: library.id_to_token(i) for name, i in tokenizer.specials.items()}
@@ -46,8 +46,8 @@ def new_json(tokenizer: Tokenizer) -> str:
 
 
 def merges_of(tokens: list[str]) -> list[tuple[str, str]]:
-    """All pairs of earlier tokens that join to a later one, in the order of the later. tiktoken
-    keeps no merges: it joins any pair that is a token, the earliest one first."""
+    """All pairs of earlier tokens that join to a later one, in the order of the later tokens.
+    tiktoken keeps no merges: it joins any pair that is a token, the earliest one first."""
     rank = {token: i for i, token in enumerate(tokens)}
     merges = []
     for token, i in rank.items():

@@ -14,7 +14,7 @@ from configs.registry import Count
 from data.tokenizers.tokenizer import KINDS, Decoder, Ids, Template, Tokenizer
 
 MAX_PENDING_IDS = 8  # ids that may wait for others to become text with them
-# from which clean_up_tokenization_spaces strips spaces; a text may become so with its next token
+# clean_up_tokenization_spaces strips these; a text may become one of them with its next token
 UNCLEAN = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 MAYBE_UNCLEAN = re.compile(" (|'|n|n'|'v|'r)$")
 
@@ -35,7 +35,7 @@ class HubTokenizer(Tokenizer):
         date: str | None = None,
     ) -> None:
         """`vocab_size` is that of the model, which may have more rows than there are ids, or fewer;
-        `files` are others of its folder, which export writes back."""
+        `files` are the other files of its folder, which export writes back."""
         super().__init__(vocab_size, specials, vocab_size)
         self.text = text
         self.files = files or {}
@@ -56,7 +56,7 @@ class HubTokenizer(Tokenizer):
         return np.array(self.checked(encoding.ids), np.int32)
 
     def checked(self, ids: list[int]) -> list[int]:
-        """A tokenizer may have more tokens than its model has rows."""
+        """Refuse ids without a row: a tokenizer may have more tokens than its model has rows."""
         highest = max(ids, default=0)
         if highest >= self.vocab_size:
             token = self.backend.id_to_token(highest)
@@ -68,7 +68,7 @@ class HubTokenizer(Tokenizer):
 
     @cached_property
     def parser(self) -> Any:
-        """The backend that also finds special tokens in a text."""
+        """A backend that also parses special tokens in a text."""
         library = load_hf_tokenizer(self.text)
         library.encode_special_tokens = False
         return library
@@ -94,8 +94,8 @@ class HubTokenizer(Tokenizer):
         return text
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
-        """Tokens may join in any way, so new ids are decoded together with the last that became
-        text."""
+        """Override: tokens may join in any way, so new ids are decoded together with the last ones
+        that became text."""
         context = list(before)  # their text has been returned
         pending: list[int] = []  # the ids after them
 
@@ -108,7 +108,7 @@ class HubTokenizer(Tokenizer):
             if is_open and len(pending) < MAX_PENDING_IDS and not final:
                 return ""
             if len(text) > len(shown):
-                # what is cleaned up may depend on all before it
+                # what is cleaned up may depend on everything before it
                 context = context + pending if self.cleans_up else pending
                 pending = []
             return text[len(shown) :]
@@ -129,7 +129,7 @@ def load_hf_tokenizer(text: str) -> Any:
 
 
 def template_of(backend: Any) -> Template:
-    """The ids that it puts before and after a text."""
+    """The ids that the tokenizer puts before and after a text."""
     encoding = backend.encode("a")
     is_special = encoding.special_tokens_mask
     first = is_special.index(0)

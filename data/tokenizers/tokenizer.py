@@ -1,7 +1,7 @@
 """Tokenizer: text to ids and back. Its state is plain data and is saved with the weights.
 
-Text is always text: `<|endoftext|>` in a document is thirteen characters. The ids of special
-tokens, such as `end` between documents, never come out of encode().
+Text is always text: `<|endoftext|>` in a document is thirteen characters. encode() never returns
+the ids of special tokens, such as `end` between documents.
 """
 
 import base64
@@ -23,29 +23,29 @@ Ids = dict[str, int]
 State = dict[str, Any]
 Template = list[list[int]]
 NO_TEMPLATE: Template = [[], []]
-Decoder = Callable[..., str]  # of the next ids, and of final=True for the last
+Decoder = Callable[..., str]  # takes the next ids, and final=True with the last ones
 
 
 def assign_ids(names: Iterable[str], first: int) -> Ids:
-    """{name: id} for special tokens, from the id `first` on."""
+    """{name: id} for special tokens, starting at the id `first`."""
     return {name: first + i for i, name in enumerate(names)}
 
 
 class Tokenizer:
-    """Ordinary ids, those of text, are below `n_ordinary`; special ids follow them. In an imported
-    tokenizer special ids may lie anywhere, and `n_ordinary` is the size of the vocabulary."""
+    """Ordinary ids, those of text, are below `n_ordinary`; special ids follow. In an imported
+    tokenizer special ids may be anywhere, and `n_ordinary` is the vocabulary size."""
 
     kind: str
     # of an imported tokenizer
     template = NO_TEMPLATE  # ids before and after a prompt
     text: str | None = None  # tokenizer.json; None if it was made here
-    splits_specials = False  # whether special tokens in a text are never parsed
+    splits_specials = False  # if true, special tokens in a text are never parsed
     date: str | None = None  # of the conversations that it was fine-tuned on
 
     def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
         self.n_ordinary = n_ordinary
         self.specials = specials
-        # if several share an id, the first of them
+        # if several share an id, the first name
         self.names = {i: name for name, i in reversed(specials.items())}
         self.vocab_size = vocab_size or max(n_ordinary, *(i + 1 for i in self.names))
         self.files: dict[str, str] = {}  # other files of an imported tokenizer
@@ -58,18 +58,18 @@ class Tokenizer:
 
     @property
     def end_ids(self) -> list[int]:
-        """All ids that end a text: `end`, and `end_1` and so on of models that have several."""
+        """All ids that end a text: `end`, and `end_1` and so on for models that have several."""
         others = [i for name, i in self.specials.items() if name.startswith("end_")]
         return [self.specials["end"], *others]
 
     @property
     def start(self) -> int:
-        """What a target begins with; GPT-2, for one, has no token for that alone."""
+        """The id that begins a target; GPT-2, for one, has no token only for that."""
         return self.specials.get("start", self.specials["end"])
 
     @property
     def pad(self) -> int:
-        """What fills a row. Any token may, for neither losses nor other tokens see it."""
+        """The id that pads a row. Any token would do: neither losses nor other tokens see it."""
         return self.specials.get("pad", self.specials["end"])
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -87,12 +87,12 @@ class Tokenizer:
         return text
 
     def special_texts(self) -> dict[int, str]:
-        """{id of a special token: how it is written}"""
+        """Returns {id of a special token: how it is written}."""
         return {i: f"<|{name}|>" for i, name in self.names.items()}
 
     def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
-        """(ids, the character at which each begins) of a text in which special tokens are written
-        out."""
+        """Returns (ids, the character at which each begins) for a text in which special tokens are
+        written out."""
         special = {written: i for i, written in self.special_texts().items()}
         ids: list[int] = []
         tokens: list[bytes] = []
@@ -110,8 +110,8 @@ class Tokenizer:
         return ids, character_of_byte[begins].tolist()
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
-        """A function from the next ids to the text that is certain by now, never half a
-        character. `before` are ids of which the text is known, for tokenizers whose tokens join."""
+        """A function from the next ids to the text that is final, never half a character. `before`
+        are ids whose text is already known, for tokenizers whose tokens join."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
         def decode(ids: Iterable[int], final: bool = False) -> str:
@@ -121,7 +121,7 @@ class Tokenizer:
         return decode
 
     def state(self) -> State:
-        """Plain data, from which tokenizer_from_state() makes the same tokenizer. Each kind keeps
+        """Plain data from which tokenizer_from_state() makes the same tokenizer. Each kind keeps
         the arguments of its __init__ as attributes of the same names."""
         state: State = {"kind": self.kind, "specials": self.specials}
         arguments = signature(KINDS[self.kind])
@@ -184,10 +184,10 @@ class BytePairTokenizer(Tokenizer):
         settings: State = {
             "pat_str": pattern,
             "mergeable_ranks": {token: i for i, token in enumerate(self.tokens)},
-            # never encoded, but tiktoken is 1.5 times as fast with special tokens to look for
+            # never encoded, but tiktoken is 1.5 times as fast if it has special tokens to look for
             "special_tokens": {f"<|{name}|>": i for name, i in specials.items()},
         }
-        # by the id of a thread: threads that share one take twice as long, waiting for its regex
+        # one per thread id: threads that share one take twice as long, waiting for its regex
         self.encoding_of = cache(lambda thread: tiktoken.Encoding("bpe", **settings))
 
     def encode(self, text: str) -> ndarray:

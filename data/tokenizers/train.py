@@ -1,5 +1,5 @@
-"""Where tokenizers come from. train(texts, specials) reads what it needs of texts(include_val),
-which begins anew each time."""
+"""Where tokenizers come from. train(texts, specials) reads what it needs from texts(include_val),
+which starts over each time."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,11 +21,11 @@ from data.tokenizers.tokenizer import (
     tokenizer_from_state,
 )
 
-# GPT-2's: contractions, words, numbers, the rest, each with the space before it; white space
+# GPT-2's: contractions, words, numbers, other characters, each with the space before; white space
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-MAX_WORD_CHARS = 256  # when tokens are learned: that takes time quadratic in the length of a word
+MAX_WORD_CHARS = 256  # in training, which takes time quadratic in the length of a word
 
-Texts = Callable[[bool], Iterator[str]]  # of the training split, or with that of validation
+Texts = Callable[[bool], Iterator[str]]  # of the training split, or of both splits
 
 
 class ByteTrainer:
@@ -62,7 +62,7 @@ class BpeTrainer:
 
 
 def take_chars(texts: Iterable[str], n: int) -> Iterator[str]:
-    """Texts of at least n characters in all, if there are so many."""
+    """Yield texts until they have at least n characters in total, or all texts."""
     for text in texts:
         yield text
         n -= len(text)
@@ -71,7 +71,7 @@ def take_chars(texts: Iterable[str], n: int) -> Iterator[str]:
 
 
 def train_bpe(texts: Iterator[str], vocab_size: int) -> list[bytes]:
-    """The tokens: single bytes first, then in merge order."""
+    """Train BPE and return the tokens: single bytes first, then in merge order."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -108,7 +108,7 @@ def bytes_to_unicode() -> list[str]:
 
 @dataclass
 class Pretrained:
-    """The tokenizer of a pretrained model. It is trained already."""
+    """The tokenizer of a pretrained model, which is already trained."""
 
     state: State
 

@@ -26,7 +26,7 @@ def beam_search(
     stop: Sequence[int] = (),
     processor: Processor | None = None,
 ) -> Steps:
-    """The finished sequence with the best score, for one prompt; a step continues `beams` of them."""
+    """The finished sequence with the best score, for one prompt; a step continues `beams` rows."""
     if model.kind != "encoder_decoder":
         raise ValueError(f"beam search needs an encoder_decoder; this model is a {model.kind}")
     check_value("beams", beams, Count)
@@ -47,7 +47,7 @@ def beam_search(
         sums_B1 = logprobs_BV.new_tensor([[total(steps)] for steps in active])
         totals = (logprobs_BV + sums_B1).flatten()
 
-        # twice as many as beams, so that enough remain where each beam also ends
+        # twice as many as beams, so that enough remain if each beam also ends
         top = totals.topk(min(2 * beams, len(totals))).indices
         chosen = logprobs_BV.flatten()[top].tolist()
         if any(map(math.isnan, chosen)):  # topk ranks NaN first
@@ -66,7 +66,7 @@ def beam_search(
                 rows.append(row)
                 longer.append(steps)
 
-        # at best each further token has probability 1; which length is best depends on the penalty
+        # at best, each further token has probability 1; the best length depends on the penalty
         bounds = [score(steps, n) for steps in longer for n in (length + 1, max_new_tokens)]
         if max(bounds, default=-math.inf) <= best_score:
             return best
@@ -80,7 +80,7 @@ def total(steps: Steps) -> float:
 
 
 def branch(state: DecodingState, rows: list[int], longer: list[Steps]) -> None:
-    """Continue these rows, some perhaps repeated, with the last id of each."""
+    """Continue these rows, some of which may repeat, with the last id of each."""
     ids: list[Any] = [steps[-1].ids[0] for steps in longer]
     state.rows = [list(state.rows[row]) for row in rows]
     state.memory = state.memory[:1].expand(len(rows), -1, -1)

@@ -1,4 +1,4 @@
-"""Encoder: what it finds for the masks of a text, or the vector of a text."""
+"""Encoder: predictions for the masks of a text, or the vector of a text."""
 
 import math
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ TOP_K = 5
 def fill_masks(
     model: Any, rows: Rows, specials: dict[str, int]
 ) -> Iterator[tuple[list[int], list[float]]]:
-    """The most likely ids for each mask, row after row, and their log-probabilities. Masks stand
-    for text: no special token fills one in."""
+    """The most likely ids for each mask, row by row, and their log-probabilities. Masks stand for
+    text, so no special token is predicted."""
     tokens, visible = left_pad(rows, model)
     is_mask = tokens == specials["mask"]
     if visible is not None:
@@ -32,7 +32,7 @@ def fill_masks(
 
 @torch.inference_mode()
 def embed(model: Any, rows: Rows, pooling: Pooling) -> list[list[float]]:
-    """The mean of the last hidden states of each row, or that of its first token."""
+    """The mean of the last hidden states of each row, or the one of its first token."""
     tokens, visible = left_pad(rows, model)
     hidden_BTC = model.hidden(tokens, visible=visible).float()
     vectors = []

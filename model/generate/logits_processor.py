@@ -1,4 +1,5 @@
-"""Logits processor: the rules of an imported generation_config.json, as transformers applies them."""
+"""Logits processor: the rules of an imported generation_config.json, applied as transformers
+does."""
 
 import math
 from collections.abc import Sequence
@@ -28,13 +29,13 @@ NO_RULES: dict[str, Any] = {
 class LogitsProcessor:
     """Forbids tokens, whose logits become -inf, or forces one."""
 
-    rules: dict[str, Any]  # those of NO_RULES, which have the names of transformers
+    rules: dict[str, Any]  # the keys of NO_RULES, which are names of transformers
     prompts: Rows
     max_new_tokens: int
     stop: Sequence[int]
 
     def __call__(self, rows: Rows, step: int, logits_BV: Tensor) -> Tensor:
-        """The logits of each row, `step` tokens after its prompt. All beams have one prompt."""
+        """The logits of each row, `step` tokens after its prompt. All beams share one prompt."""
         logits_BV = logits_BV.clone()
         for row, prompt, logits_V in zip(rows, cycle(self.prompts), logits_BV, strict=False):
             logits_V[row] = penalize(logits_V[row], self.rules["repetition_penalty"])
@@ -53,7 +54,7 @@ class LogitsProcessor:
         banned = [word for word in rules["bad_words_ids"] if word not in ends]
         banned += [[i] for i in rules["suppress_tokens"]]
         is_forced = n_prompt == 1 and rules["forced_bos_token_id"] is not None
-        if step == is_forced:  # the first token that is free
+        if step == is_forced:  # the first token that is not forced
             banned += [[i] for i in rules["begin_suppress_tokens"]]
         if n_prompt + step < rules["min_length"] or step < rules["min_new_tokens"]:
             banned += ends

@@ -22,7 +22,7 @@ INPUTS = """
 """
 OPTIONS = """
 --system TEXT               system message of --chat
---special                   special tokens in the prompt, such as <|im_start|>, are parsed; none are added
+--special                   parse special tokens such as <|im_start|> in the prompt, and add none
 --slide                     truncate a prompt longer than the context on the left
 --run PATH                  run folder (default: the newest with a checkpoint)
 --checkpoint NAME           latest (default), best, or a step
@@ -31,7 +31,7 @@ OPTIONS = """
 --precision NAME            auto (default), fp32, bf16 or fp16
 --max-new-tokens N          maximum length in tokens (default: 200)
 --stop TEXT                 stop before this string
---temperature X             0 is greedy (default: 0.8; of an encoder-decoder or on pairs: 0)
+--temperature X             0 is greedy (default: 0.8; of an encoder-decoder, or after training on pairs: 0)
 --top-k N                   sample from the N most likely tokens
 --top-p X                   from the smallest set with total probability X
 --min-p X                   from tokens at least X times as likely as the top one
@@ -42,9 +42,9 @@ OPTIONS = """
 --length-penalty X          for --beams; higher favors longer texts (default: 1)
 --no-stream                 print a text only when it is complete
 --json                      JSON lines: prompt, text, ids, logprobs, finish_reason
---embed NAME                mean or first: a vector for each text or line of stdin, by an encoder
---attention-map PATH        save all attention weights as .png, .pdf or .svg
---explain PATH              save an .html page of what the model predicts and attends to
+--embed NAME                print a vector (mean or first) of each text or line of stdin; of an encoder
+--attention-map PATH        save the attention of the first text as .png, .pdf or .svg
+--explain PATH              save an .html page of the first sample: predictions, attention
 --debug                     show the traceback of an error
 """
 DEFAULTS: dict[str, Any] = {
@@ -75,7 +75,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def make_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="python sample.py",
-        usage="python sample.py [options] [prompt ...]     (default: stdin is one prompt)",
+        usage="python sample.py [options] [prompt ...]    (default: stdin is one prompt)",
         description="Sample from a run: a decoder continues a prompt, an encoder-decoder generates "
         f"the target of a source, an encoder fills in {MASK}.",
         allow_abbrev=False,
@@ -87,7 +87,7 @@ def make_parser() -> ArgumentParser:
 
 
 def add_options(parser: Any, table: str) -> None:
-    """An option for each line of a table: its flag, what its value is called, and its help."""
+    """Add an option for each line of a table: its flag, the name of its value, and its help."""
     for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", table):
         parser.add_argument(flag, help=text, **SETTINGS[metavar])
 
@@ -106,7 +106,7 @@ def parse_options(args: list[str] | None = None) -> Namespace:
         path = vars(options)[name]
         flag = f"--{name.replace('_', '-')}"
         if path and path.suffix not in suffixes:
-            raise ValueError(f"{flag} ends in none of {', '.join(suffixes)}")
+            raise ValueError(f"{flag} must end in one of {', '.join(suffixes)}")
         if path and not path.parent.is_dir():
             raise ValueError(f"{flag} is {path}; there is no folder {path.parent}")
     if options.chat:
@@ -131,7 +131,7 @@ def parse_options(args: list[str] | None = None) -> Namespace:
 
 
 def only_prompts(rest: list[str], options: Namespace) -> list[str]:
-    """Arguments without a flag are prompts: python sample.py "def "."""
+    """Take arguments without a flag as prompts: python sample.py "def "."""
     for argument in rest:
         if argument.startswith("-"):
             from configs.explain import did_you_mean
@@ -144,7 +144,7 @@ def only_prompts(rest: list[str], options: Namespace) -> list[str]:
 
 
 def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
-    """The options of sampling, for a model of this kind; `continues` if it continues a text."""
+    """The sampling options for a model of this kind; `continues`: whether it continues a text."""
     if options.embed and kind != "encoder":
         raise ValueError(f"--embed needs an encoder; model.kind is {kind}")
     if kind == "encoder":
@@ -159,15 +159,15 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
 
 
 def refuse(names: str, options: Namespace, reason: str) -> None:
-    """An option that would be ignored is an error."""
+    """Refuse options that would be ignored."""
     for name in names.split():
         if vars(options)[name] != DEFAULTS.get(name):
             raise ValueError(f"--{name.replace('_', '-')} has no effect: {reason}")
 
 
 def read_texts(options: Namespace) -> list[Any]:
-    """The prompts of the command line, the lines of --file, or stdin as one prompt, but each of
-    its lines for --embed; messages in each for --chat."""
+    """The prompts of the command line, the lines of --file, or stdin as one prompt; with --embed,
+    each line of stdin, with --chat, the messages in each."""
     if options.prompt or options.source:
         return options.prompt or options.source
     file = options.file

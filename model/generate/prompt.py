@@ -1,4 +1,4 @@
-"""Prompt: text becomes the ids that a model has learned to see."""
+"""Prompt: text becomes ids, in the form that a model was trained on."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ def encode_prompt(
     around: Sequence[str] = (),
     special: bool = False,
 ) -> list[int]:
-    """The ids of a text in its template, none for a text without any. With `special`, the text has
-    all special tokens written out. Else each [MASK] becomes one: of an encoder the mask, of T5 the
-    next sentinel, of an objective with tokens `around` pieces (<prefix> a <suffix> b <middle>)
-    those between them; of other models it is ordinary text."""
+    """The ids of a text in its template; none for a text that has none. With `special`, the text
+    has all special tokens written out. Else each [MASK] becomes a special token: for an encoder the
+    mask, for T5 the next sentinel, for an objective with tokens `around` pieces (<prefix> a
+    <suffix> b <middle>) the one between them; for other models it is ordinary text."""
     before, after = template
     count = text.count(MASK)
     specials = tokenizer.specials
@@ -38,7 +38,7 @@ def encode_prompt(
     too_many = count > len(marks) > 0
     too_few = around and 0 < count < len(marks)
     if too_many or too_few:
-        raise ValueError(f"the prompt has {count} {MASK}; this run knows {len(marks)}")
+        raise ValueError(f"the prompt has {count} {MASK}; this run has {len(marks)}")
     marks = marks[:count]
 
     if special or (tokenizer.text and (marks or "mask" in specials)):

@@ -25,16 +25,16 @@ class Sampling:
 
 
 GREEDY = Sampling()
-COLDEST = 1e-6  # a lower temperature is greedy, too, for it may overflow
+COLDEST = 1e-6  # lower temperatures are greedy, too, because they may overflow
 
 
 def penalize(logits: Tensor, penalty: float) -> Tensor:
-    """Divides positive logits and multiplies negative ones, so that both fall."""
+    """Divide positive logits and multiply negative ones, so that both fall."""
     return torch.where(logits > 0, logits / penalty, logits * penalty)
 
 
 def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
-    """Logits outside top_k, then top_p, then min_p become -inf; equal logits are kept or dropped
+    """Set logits outside top_k, then top_p, then min_p to -inf; equal logits are kept or dropped
     together."""
     vocab_size = logits_BV.shape[-1]
     top_k = min(sampling.top_k or vocab_size, vocab_size)
@@ -44,7 +44,7 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     if top_k < vocab_size or top_p < 1:
         ordered = logits_BV.topk(top_k).values
         probs = ordered.softmax(-1)
-        before = probs.cumsum(-1) - probs  # of more likely ones
+        before = probs.cumsum(-1) - probs  # of more likely tokens
         kept_B1 = (before < top_p).sum(-1, keepdim=True)
         last_B1 = (kept_B1 - 1).clamp(min=0)
         least_B1 = ordered.gather(-1, last_B1)
@@ -57,7 +57,7 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
 
 
 def uniform(seed: int, row_id: int, step: int) -> float:
-    """A number in [0, 1) that depends on nothing else."""
+    """A number in [0, 1) that depends only on the arguments."""
     return random.Random(f"{seed} {row_id} {step}").random()
 
 
@@ -67,8 +67,8 @@ def sample_next(
     uniforms: Tensor | Sequence[float],
     sampling: Sampling,
 ) -> Tensor:
-    """The next id of each row. seen_BV marks the tokens that a row has already, None without a
-    penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
+    """The next id of each row. seen_BV marks the tokens that a row already has, or is None without
+    a penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
     if seen_BV is not None:
         lower_BV = penalize(logits_BV, sampling.repetition_penalty)
         logits_BV = torch.where(seen_BV, lower_BV, logits_BV)
@@ -86,6 +86,6 @@ def sample_next(
     targets_B1 = uniforms_B1 * cdf_BV[:, -1:]
 
     drawn_B1 = torch.searchsorted(cdf_BV, targets_B1, right=True)
-    last = cdf_BV.shape[-1] - 1  # of NaN, an id beyond it is drawn
+    last = cdf_BV.shape[-1] - 1  # with NaN, an id beyond it is drawn
     drawn_B = drawn_B1[:, 0].clamp(max=last)
     return drawn_B.to(logits_BV.device)

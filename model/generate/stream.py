@@ -5,8 +5,8 @@ from typing import Any
 
 
 class TextStream:
-    """The text of one row, which continues the ids `prefix`. What it emits never contains part of
-    a character or of a stop string."""
+    """The text of one row, which continues the ids `prefix`. It never emits part of a character or
+    of a stop string."""
 
     def __init__(
         self, tokenizer: Any, stops: Sequence[str] = (), prefix: Sequence[int] = ()
@@ -16,13 +16,13 @@ class TextStream:
         self.names = tokenizer.names  # of special tokens
         self.stops = stops
         self.text = ""
-        self.pending = ""  # perhaps the beginning of a stop string
+        self.pending = ""  # may be the beginning of a stop string
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.finish_reason: str | None = None  # eos, stop or length
 
     def push(self, i: int | None, logprob: float = 0.0) -> str:
-        """The text that is certain with the next id. A finished stream ignores it."""
+        """Add the next id and return the text that is now final. A finished stream ignores it."""
         if self.finish_reason or i is None:
             return ""
         self.ids.append(i)
@@ -32,18 +32,18 @@ class TextStream:
 
         # the text that it adds
         name = self.names.get(i, "")
-        if name.startswith("sentinel"):  # shown, for it separates the spans that a model fills in
+        if name.startswith("sentinel"):  # shown: it separates the spans that a model fills in
             self.pending += self.decode([], final=True) + f"<{name}>"
         else:
             self.pending += self.decode([i])
 
-        # what is before the first stop string
+        # the text before the first stop string
         places = [self.pending.find(stop) for stop in self.stops if stop in self.pending]
         if places:
             self.finish_reason = "stop"
             return self.emit(min(places))
 
-        # wait for as much as may begin a stop string
+        # hold back what may be the beginning of a stop string
         for start in range(len(self.pending)):
             rest = self.pending[start:]
             if any(stop.startswith(rest) for stop in self.stops):
@@ -51,7 +51,7 @@ class TextStream:
         return self.emit(len(self.pending))
 
     def finish(self, reason: str) -> str:
-        """The rest of the text, unless the stream has finished already."""
+        """Finish, and return the rest of the text, unless the stream has already finished."""
         if self.finish_reason:
             return ""
         self.finish_reason = reason

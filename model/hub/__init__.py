@@ -1,3 +1,3 @@
-"""Models to and from Hugging Face formats, which transformers reads and writes. spec.py describes a
-model, family.py a class of transformers, tensors.py converts weights, convert.py folders; families/
-has a table for each class."""
+"""Converts models from and to Hugging Face formats, which transformers reads and writes. spec.py
+describes a model, family.py a class of transformers, tensors.py converts weights, convert.py
+folders; families/ has a table for each class."""

@@ -28,14 +28,14 @@ from model.weights import count_parameters
 def write_run(
     folder: Path, config: Config, model: nn.Module, tokenizer: Tokenizer, origin: str
 ) -> None:
-    """A run at step 0, which can be sampled from and fine-tuned, but not resumed."""
+    """Write a run at step 0, which can be sampled from and fine-tuned, but not resumed."""
     with atomic_folder(folder) as draft:
         write_metadata(draft, config, {}, tokenizer, f"{origin}\n")
         save(draft, 0, {"model": model_tensors(model), "optimizer": {}}, {})
 
 
 def import_run(place: str | Path, folder: Path) -> str:
-    """Write the run, and return what has become of the model."""
+    """Write the run, and return a line about it."""
     model, tokenizer, config = load_hf(place)
     defaults = compose([f"model.kind={config.kind}"])
     run_config = replace(defaults, model=config, tokenizer={"kind": "hub"})
@@ -72,7 +72,7 @@ def main(args: list[str] | None = None) -> None:
     form.add_argument(
         "--adapter",
         action="store_true",
-        help="what adapt=lora has trained, in the format of peft; default: all weights, merged",
+        help="only the adapters of adapt=lora, in the format of PEFT (default: all weights, merged)",
     )
     names = "class of transformers, such as llama (default: the first that fits)"
     form.add_argument("--family", choices=FAMILIES, metavar="NAME", help=names)

@@ -16,8 +16,8 @@ from model.weights import Tensors, write_tensors
 
 
 def export_adapter(run: str | Path, which: str, folder: Path) -> str:
-    """Write the folder, and return how to load it. Adapters of maps that are one in transformers
-    become one, of their summed rank."""
+    """Write the folder, and return how to load it. Adapters of maps that are one map in
+    transformers become one, whose rank is the sum of theirs."""
     model, _, config, _ = load_run(run, which, merge=False)
     base = config["init_from"]
     adapters = {f"{name}.weight": adapter for name, adapter in adapters_of(model).items()}
@@ -34,7 +34,7 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
 
     tensors: Tensors = {}
     ranks = {}
-    # GPT-2 stores its matrices so, and PEFT never transposes B
+    # GPT-2 stores its matrices transposed, and PEFT never transposes B
     is_transposed = family.model_type == "gpt2"
     for hf_name, (rule, names) in found.items():
         parts = [adapters[name] for name in names]
@@ -43,7 +43,7 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
         up = rule.to_hf(list(rows.split([len(part.up) for part in parts])))
 
         module = hf_name.removesuffix(".weight")
-        if family.is_body:  # whose names lack their first part
+        if family.is_body:  # the names of a body lack their first part
             _, _, module = module.partition(".")
 
         prefix = f"base_model.model.{module}.lora_"

@@ -34,10 +34,10 @@ from model.transformer import build_model
 from model.weights import Tensors, assign_weights, model_tensors, read_json
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
-CHECKED = 128  # positions of a text: the logits of a whole context may not fit in memory
+CHECKED = 128  # positions that are compared: the logits of a whole context may not fit in memory
 WITH_HEAD = ("ForMaskedLM", "BertForPreTraining")
-NO_MATTER = ("architectures", "dtype", "vocab_size", "transformers_version")  # to a difference
-# of the tables of classes in transformers
+NO_MATTER = ("architectures", "dtype", "vocab_size", "transformers_version")  # may differ
+# names of the tables of classes in transformers
 HEADS = {
     "decoder": "FOR_CAUSAL_LM_",
     "encoder": "FOR_MASKED_LM_",
@@ -64,8 +64,8 @@ def read_hf_config(folder: Path) -> Match:
 
 
 def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
-    """The model of a folder, or of that name on the hub, once its config has been read back, and its
-    logits compared with those of transformers."""
+    """Load the model of a folder or of the Hub. Its config must survive being written and read
+    back, and its logits must agree with those of transformers."""
     folder = resolve_folder(str(place))
     family, spec, hf_config = found = read_hf_config(folder)
     tokenizer = read_tokenizer(folder, hf_config)
@@ -78,7 +78,7 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         with naming("transformers cannot load it"):
             hf_model = load_hf_model(found, folder)
         inputs, expected = example(hf_model, model.context_length)
-        # the names of a model without head lack the prefix
+        # the names of a model without a head lack the prefix
         prefix = f"{hf_model.base_model_prefix}." if family.is_body else ""
         tensors = {prefix + name: tensor for name, tensor in hf_model.state_dict().items()}
         del hf_model
@@ -87,7 +87,7 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         weights = from_hf(table, family.optional, tensors, model_tensors(model))
         assign_weights(model, weights)
 
-        # a text that is compared may be shorter than a window
+        # the text of the comparison may be shorter than a window
         has_windows = windows(hf_config) == windows(written)
         if not (has_windows and agree(model, inputs, expected)):
             reason = "the logits or windows differ from those of transformers"
@@ -99,7 +99,7 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
 
 
 def changed_keys(config: Any, written: Any) -> str:
-    """Those of config.json that an export would write with another value."""
+    """The keys of config.json that an export would write with another value."""
     ours = flatten(written.to_dict())
     changed = []
     for name, value in flatten(config.to_dict()).items():
@@ -109,8 +109,8 @@ def changed_keys(config: Any, written: Any) -> str:
 
 
 def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = None) -> Any:
-    """The model of transformers, in float32. What a file lacks would be random, both here and
-    there."""
+    """The model of transformers, in float32. Missing tensors are refused: they would be random,
+    here and there."""
     family, _, config = found
     head = "" if family.is_body else HEADS[family.spec["kind"]]
     model_class = getattr(load_transformers(), f"MODEL_{head}MAPPING")[type(config)]
@@ -136,15 +136,15 @@ def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = Non
 
     if getattr(model, "pooler", None) is not None:
         if folder is not None:
-            warn("the pooler is left out: vectors are made by --embed, and an export has none")
+            warn("the pooler is dropped: --embed makes vectors, and an export has no pooler")
         model.pooler = None
     return model.eval()
 
 
 @torch.inference_mode()
 def example(hf_model: Any, context_length: int) -> tuple[Tensor, Tensor]:
-    """(random ids, their logits in transformers); of a model without head, the last hidden states.
-    Padding has no position in RoBERTa."""
+    """Returns (random ids, their logits in transformers); for a model without a head, the last
+    hidden states. No id is padding, which has no position in RoBERTa."""
     config = hf_model.config
     usable = torch.tensor([i for i in range(config.vocab_size) if i != config.pad_token_id])
     n_inputs = 2 if config.is_encoder_decoder else 1
@@ -158,20 +158,20 @@ def example(hf_model: Any, context_length: int) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
-    """expected: logits, or the last hidden states."""
+    """Whether logits agree. expected: logits, or the last hidden states."""
     logits = model.eval()(*inputs)
     if expected.shape != logits.shape:
         expected = model.head(expected)
     if not logits.isfinite().all():
-        raise NonFiniteError("the logits are NaN or infinite, which no folder can be compared with")
+        raise NonFiniteError("the logits are NaN or infinite, so they cannot be compared")
     difference = (logits - expected).abs().max()
     largest = expected.abs().max()
     return bool(difference <= LOGIT_TOLERANCE * largest)
 
 
 def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
-    """Of the class with this name, or of the first which takes such a model: the one that it was
-    imported from, if it still does."""
+    """The match of the class with this name, or of the first class that fits: the one that the
+    model was imported from, if it still fits."""
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
     # its own class comes first, and the others stay as they are
     families.sort(key=lambda family: family.model_type != special.get("model_type"))
@@ -190,12 +190,12 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
 def export(
     model: Any, tokenizer: Tokenizer, config: ModelConfig, folder: Path, name: str | None = None
 ) -> str:
-    """Write a folder, if its logits and ids are those of the run. Return the class of
-    transformers."""
-    load_transformers()  # else each class would be refused for its lack
+    """Write a folder, if its logits and ids are those of the run. Return the name of its
+    transformers class."""
+    load_transformers()  # first, else each class would be refused because it is missing
     files = tokenizer_files(tokenizer, config)
     special = {"vocab_size": tokenizer.vocab_size, **read_file(files, CONFIG)}
-    del files[CONFIG]  # which is written with the model
+    del files[CONFIG]  # it is written with the model
     found = first_match(spec_from_config(config, model), special, name)
 
     hf_model = to_transformers(model.float(), found)
@@ -205,23 +205,23 @@ def export(
             f"the logits of {hf_class} differ from those of the run; choose another --family"
         )
 
-    hf_model._keys_to_ignore_on_save = None  # or Marian would lose its positions
+    hf_model._keys_to_ignore_on_save = None  # else Marian would lose its positions
     with atomic_folder(folder) as draft:
         hf_model.save_pretrained(draft)
         for file, text in files.items():
             (draft / file).write_text(text, encoding="utf-8")
-        for path in draft.iterdir():  # weights would be their owner's alone
+        for path in draft.iterdir():  # else only their owner could read the weights
             path.chmod(draft.stat().st_mode & 0o666)
         check_written(draft, tokenizer)
     return hf_class
 
 
 def to_transformers(model: Any, found: Match) -> Any:
-    """The model there. Tensors that only the class has get values that change no logit."""
+    """The model in transformers. Tensors that only its class has change no logit."""
     family, spec, hf_config = found
     with torch.device("meta"):
         upgraded = build_model(config_from_spec(spec), hf_config.vocab_size)
-    has = model.state_dict()  # also of a tied head
+    has = model.state_dict()  # with the weight of a tied head
     tensors: Tensors = {}
     for name, needed in model_tensors(upgraded).items():
         is_gain = needed.ndim == 1 and name.endswith("weight")

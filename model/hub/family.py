@@ -11,22 +11,22 @@ from model.hub.spec import LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table, columns
 
 Keys = dict[str, Any]  # of config.json
-GROUPS = "attention.queries_per_kv"  # whose key counts the heads of keys and values
-SIZES = {  # as all families but T5 and BART name them, or transformers lets them be named
+GROUPS = "attention.queries_per_kv"  # its key there is the number of key/value heads
+SIZES = {  # names in all families but T5 and BART, or aliases that transformers accepts
     "hidden_size": "d_model",
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
     "max_position_embeddings": "context_length",
     "tie_word_embeddings": "head.tie_weights",
 }
-# of an encoder without head: here its head is the embedding, with no weights of its own
+# an encoder without a head: here its head is the embedding, with no weights of its own
 HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
-FREE = ("dropout", "position.base", "position.layout")  # a table of sines has them in its values
+FREE = ("dropout", "position.base", "position.layout")  # a table of sines implies the last two
 DROPOUTS = re.compile("dropout|pdrop")  # but not layerdrop, which drops layers
 
 
 def load_transformers() -> Any:
-    """It is imported only where a folder is read or written."""
+    """Import transformers, only when a folder is read or written."""
     try:
         import transformers
     except ImportError as error:
@@ -42,29 +42,29 @@ def nothing(*arguments: Any) -> dict[str, Any]:
 
 
 class Family(NamedTuple):
-    """Import: the config of transformers gives a spec by `keys`, then by `read`. Export: `keys` the
-    other way round, then `write`; import of the result must give the spec again."""
+    """Import: `keys`, then `read`, turn a transformers config into a spec. Export: `keys` in
+    reverse, then `write`; importing the result must give the same spec."""
 
     model_type: str
     spec: Spec  # what all models of the family share
     keys: Mapping[str, str]  # {key of config.json: the options of the spec that it sets}
     names: str  # of tensors, in two columns: there and here
-    rules: Callable[[Spec, Any], Table] = nothing  # for other tensors, or instead
+    rules: Callable[[Spec, Any], Table] = nothing  # for other tensors, or overriding names
     values: Mapping[str, Mapping[Any, Any]] = {}  # {key: {value there: value here}}, if not all
     read: Callable[[Any, Spec], Spec] = nothing  # options that no single key sets
     write: Callable[[Spec], Keys] = nothing  # and back, from options and special tokens
-    read_position: Callable[[Any, Spec], Spec] = nothing  # and the same, of positions
+    read_position: Callable[[Any, Spec], Spec] = nothing  # the same for positions
     write_position: Callable[[Spec], Keys] = nothing
     # a pattern of tensors that a file may lack: no logit depends on them, or they are computed
     optional: str = "^$"
     note: str = ""  # how training differs from transformers
-    is_body: bool = False  # without its head
+    is_body: bool = False  # the class without its head
 
     def table(self, spec: Spec, config: Any) -> Table:
         return columns(self.names) | self.rules(spec, config)
 
     def derive(self, model_type: str, without: str = "", **changes: Any) -> "Family":
-        """A class with these changes, and without these keys and options, whatever table has them."""
+        """A class with these changes, and without these keys and options in any of its tables."""
         for field in ("spec", "keys", "values"):
             values = getattr(self, field)
             kept = {name: values[name] for name in values if name not in without.split()}
@@ -79,7 +79,7 @@ class Family(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A model as a class of transformers has it: imported, or to be exported."""
+    """A model as a transformers class describes it: imported, or to be exported."""
 
     family: Family
     spec: Spec
@@ -87,7 +87,7 @@ class Match(NamedTuple):
 
 
 def divided_heads(spec: Spec) -> int:
-    """Queries per key, from the number of key heads; or that number, from queries per key."""
+    """Queries per key head, from the number of key heads; or the reverse."""
     return spec["n_heads"] // spec[GROUPS]
 
 
@@ -122,7 +122,7 @@ def read_config(family: Family, config: Any) -> Spec:
 
 
 def write_config(family: Family, spec: Spec, special: Keys) -> Match:
-    """Written and read back: an option that comes back changed is refused. `special` are the special
+    """Write a config and read it back: an option that changes is refused. `special`: the special
     tokens, and what else the config of an imported model had."""
     # the other functions assume the kinds of the family
     kinds = {name: value for name, value in family.spec.items() if name.endswith("kind")}
@@ -131,7 +131,7 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
     config_class = load_transformers().CONFIG_MAPPING[family.model_type]
     defaults = config_class().to_dict()
     keys: Keys = {}
-    for name, value in defaults.items():  # those of a class are no other model's
+    for name, value in defaults.items():  # the defaults of a class are not this model's
         if name.endswith("_token_id"):
             keys[name] = None
         if DROPOUTS.search(name) and isinstance(value, float):
@@ -144,15 +144,15 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
         if not values:
             continue
 
-        # one flag there may be several here; refuse_changes() finds what that changes
+        # one flag there may be several here; refuse_changes() finds a contradiction
         value = any(values) if isinstance(values[0], bool) else values[0]
         known = family.values.get(name, {value: value})
         for there, here in reversed([*known.items()]):
             if here == value:
-                keys[name] = there  # the first that means it
+                keys[name] = there  # the first value with this meaning wins
     keys |= family.write_position(spec) | family.write(spec | special)
 
-    for name, value in keys.items():  # the classes take no integer for a float
+    for name, value in keys.items():  # the classes reject an integer for a float
         if type(value) is int and isinstance(defaults.get(name), float):
             keys[name] = float(value)
 
@@ -164,7 +164,7 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
 
 
 def refuse_changes(spec: Spec, other: Spec) -> None:
-    """Of what changes logits."""
+    """Refuse changes of options that change logits."""
     for name in spec | other:
         before = spec.get(name)
         after = other.get(name)

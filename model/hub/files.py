@@ -1,4 +1,4 @@
-"""Files of a folder in a Hugging Face format, or of a model on the hub."""
+"""Files of a folder in a Hugging Face format, or of a model on the Hub."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from configs.cli import expand_user
 from configs.errors import HubError
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-# what export writes back beside a tokenizer
+# what export writes back, besides a tokenizer
 HF_FILES = (
     "generation_config.json",
     "tokenizer_config.json",
@@ -17,30 +17,30 @@ HF_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-# what AutoTokenizer makes a tokenizer of
+# what AutoTokenizer makes a tokenizer from
 VOCABULARIES = ["tokenizer.json", "vocab.*", "merges.txt", "*.model", "*.spm"]
-# not the other formats and copies that a model on the hub may have, too
+# without the other formats and copies that a model on the Hub may have
 PATTERNS = ["config.json", *HF_FILES, *VOCABULARIES, "model.safetensors*", "model-*.safetensors"]
 
 
 def is_hf_folder(place: str) -> bool:
-    """Is it a Hugging Face folder or the name of a model on the hub, and not a run?"""
+    """Whether this is a Hugging Face folder or the name of a model on the Hub, not a run."""
     folder = expand_user(place)
     is_name = NAME.fullmatch(place) and not folder.parent.exists()
     return bool(is_name) or (folder / "config.json").exists()
 
 
 def resolve_folder(place: str) -> Path:
-    """The folder of that name, or the model of that name on the hub, downloaded once."""
+    """The folder with this name, or the model with this name on the Hub, downloaded once."""
     folder = expand_user(place)
     if (folder / "config.json").exists():
         return folder
     if folder.exists() or not NAME.fullmatch(place):
         reason = "it has no config.json; a run of this project needs no import"
-        raise HubError(f"{place} is no model in a Hugging Face format: {reason}")
+        raise HubError(f"{place} is not a model in a Hugging Face format: {reason}")
     from huggingface_hub import snapshot_download
 
-    with naming(f"{place} is no folder, and cannot be downloaded"):
+    with naming(f"{place} is not a folder, and cannot be downloaded"):
         folder = Path(snapshot_download(place, allow_patterns=PATTERNS))
         if not list(folder.glob("*.safetensors")):
             snapshot_download(place, allow_patterns="pytorch_model*")
@@ -49,7 +49,7 @@ def resolve_folder(place: str) -> Path:
 
 @contextmanager
 def naming(place: object) -> Iterator[None]:
-    """An error of any kind becomes one sentence, which says where it is."""
+    """Turn an error of any kind into one sentence, which says where it is."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Tensors: those of a model, from those of transformers and back."""
+"""Tensors: converts those of transformers to those of a model and back."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ class TensorRule(NamedTuple):
     to_hf: Callable[[list[Tensor]], Tensor]
 
 
-# by the name in transformers, where * stands for any layer, and a module for its weight and bias
+# by the name in transformers, where * is any layer, and a module name means its weight and bias
 Table = dict[str, TensorRule]
 QKV = ("attention.query", "attention.key", "attention.value")
 Change = Callable[[Tensor], Tensor]
@@ -42,14 +42,14 @@ def columns(text: str, to_ours: Change = same, to_hf: Change = same) -> Table:
 
 
 def skip_rows(n: int, text: str) -> Table:
-    """The first n rows in transformers are never used."""
+    """A table for tensors whose first n rows in transformers are never used."""
     return columns(text, lambda rows: rows[n:], lambda rows: F.pad(rows, (0, 0, n, 0)))
 
 
 def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int = 1) -> TensorRule:
-    """Matrices of a block that are one there, where their rows alternate if there are several
-    groups, as in GPT-NeoX: queries, key and value of a head, then the next. Sizes are those of a
-    group; without, all are alike."""
+    """A rule for matrices of a block that are one matrix there. With several groups their rows
+    alternate, as in GPT-NeoX: queries, key and value of a head, then the next. `sizes` are those of
+    a group; None: all are equal."""
 
     def unpack(weight: Tensor) -> list[Tensor]:
         groups = weight.unflatten(0, (n_groups, -1))
@@ -64,8 +64,8 @@ def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int =
 
 
 def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule, list[str]]]:
-    """{name there: (rule, names in the model)}, for the tensors that a model has: with the number of
-    a layer for *, and .weight or .bias behind it."""
+    """{name there: (rule, names in the model)}, for the tensors that a model has: with the layer
+    number for *, and .weight or .bias at the end."""
     resolved = {}
     for hf_name, rule in table.items():
         pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)")
@@ -81,7 +81,7 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
 
 
 def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tensors:
-    """One for each of the model's. What has no counterpart there or here is refused by name."""
+    """A tensor for each of the model's. One without a counterpart, there or here, is refused."""
     resolved = resolve(table, ours)
     # a tensor may have several names, as a tied head does
     taken = {theirs[name].data_ptr() for name in resolved if name in theirs}
@@ -91,17 +91,17 @@ def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tens
         if weight.data_ptr() not in taken and not re.search(optional, name):
             other.add(name)
     if other:
-        raise HubError(f"{min(other)} has no place in the model of config.json (tensors: {len(other)})")
+        raise HubError(f"config.json has no place for {min(other)} (tensors: {len(other)})")
 
     tensors: Tensors = {}
     for name, (rule, parts) in resolved.items():
         weights = rule.to_ours(theirs.pop(name))
         for part, weight in zip(parts, weights, strict=True):
             if part not in tensors:
-                # its own memory: the head of a T5 may be its embedding, but not here
+                # its own memory: T5's head may be its embedding there, but not here
                 tensors[part] = weight.clone(memory_format=torch.contiguous_format)
             elif not re.search(optional, name) and not torch.equal(tensors[part], weight):
-                raise HubError(f"{name} has values of its own; here it is one with another tensor")
+                raise HubError(f"{name} differs from the tensor that it is tied to here")
     return tensors
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder in a Hugging Face format, which is the one that AutoTokenizer has."""
+"""The tokenizer of a folder in a Hugging Face format: the one that AutoTokenizer makes."""
 
 import json
 import re
@@ -26,18 +26,18 @@ ROLES = {
 SENTINEL = re.compile(r"<(?:extra_id_|\|sentinel_)(\d+)\|?>")  # T5's and this project's
 ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
 SETTINGS = "tokenizer_config.json"
-CONFIG = "config.json"  # of which a run keeps the class and the special tokens
+CONFIG = "config.json"  # a run keeps its class and special tokens
 GENERATION = "generation_config.json"
 FORCED = ("forced_bos_token_id", "forced_eos_token_id")
-# no logit depends on them, and forced tokens are rules of generation
+# no logit depends on these, and forced tokens are rules of generation
 KEPT = re.compile("(?!forced).*_token_id|model_type|prefix|task_specific_params")
-# rules of generation that sample.py obeys, and settings that are none
+# rules of generation that sample.py applies, and settings that are not rules
 OBEYED = re.compile(
     "repetition_penalty|no_repeat_ngram_size|bad_words_ids|(begin_)?suppress_tokens|min_length"
     "|min_new_tokens|do_sample|.*_token_id|_.*|transformers_version|use_cache"
     "|return_dict_in_generate|output_.*"
 )
-NO_CLASS = {  # adds nothing to a text
+NO_CLASS = {  # such a tokenizer adds nothing to a text
     "tokenizer_class": "PreTrainedTokenizerFast",
     "add_bos_token": False,
     "add_eos_token": False,
@@ -75,7 +75,7 @@ def special_keys(hf_config: Any) -> Keys:
 
 
 def read_rules(folder: Path, files: dict[str, str]) -> Keys:
-    """How the folder asks to generate. Older ones say it in config.json."""
+    """The generation settings of a folder. Older ones have them in config.json."""
     if GENERATION in files:
         rules = read_file(files, GENERATION)
     else:
@@ -87,12 +87,12 @@ def read_rules(folder: Path, files: dict[str, str]) -> Keys:
         if value is not None and not OBEYED.fullmatch(name):
             ignored.append(f"{name} {json.dumps(value):.40}")
     if asked := ", ".join(ignored):
-        warn(f"the folder asks to generate with {asked}; sample.py goes by its own flags")
+        warn(f"settings of generation that are ignored: {asked}; sample.py has flags")
     return rules
 
 
 def auto_tokenizer(folder: Path) -> Any:
-    """Some classes of AutoTokenizer replace parts of tokenizer.json, so the file says less."""
+    """The tokenizer of AutoTokenizer: some of its classes replace parts of tokenizer.json."""
     options = {"local_files_only": True, "trust_remote_code": False}
     theirs = load_transformers().AutoTokenizer.from_pretrained(folder, **options)
     if not theirs.is_fast:
@@ -107,18 +107,18 @@ def read_file(files: dict[str, str], name: str) -> Keys:
 
 
 def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
-    """{special token: id}, of those that the model has. A text may have several ends."""
+    """{special token: id} for those that the model has. It may have several end tokens."""
     size = hf_config.vocab_size
-    # an ordinary token may be spelled so, too
+    # an ordinary token may have such a spelling, too
     spelled = {token.content: i for i, token in theirs.added_tokens_decoder.items()}
     roles = {key: getattr(theirs, key, None) for keys in ROLES.values() for key in keys}
 
     known: dict[str, list[int]] = {}
-    for source in (spelled, roles, hf_config.to_dict(), rules):  # the last one counts
+    for source in (spelled, roles, hf_config.to_dict(), rules):  # the last one wins
         for key, value in source.items():
             listed = value if isinstance(value, list) else [value]
             ids = [i for i in listed if type(i) is int and 0 <= i < size]
-            if ids:  # -1 stands for none
+            if ids:  # -1 means none
                 known[key] = ids
 
     specials: Ids = {}
@@ -143,8 +143,8 @@ def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
 
 
 def drop_template(tokenizer: Tokenizer) -> Tokenizer:
-    """Training here uses no template and no forced tokens, so that transformers must not add them:
-    not by add_bos_token, nor by a class that has its own template, such as BertTokenizer."""
+    """Remove template and forced tokens: training here uses none, so transformers must not add
+    them, by add_bos_token or by a class with its own template, such as BertTokenizer."""
     if GENERATION in tokenizer.files:
         content = read_file(tokenizer.files, GENERATION) | dict.fromkeys(FORCED)
         tokenizer.files[GENERATION] = json.dumps(content, indent=2)
@@ -161,15 +161,15 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def without_class(tokenizer: Tokenizer, settings: Keys) -> tuple[str, str]:
-    """tokenizer.json and tokenizer_config.json, which adds nothing to a text."""
+    """tokenizer.json, and a tokenizer_config.json that adds nothing to a text."""
     text, names = to_hf(tokenizer)
     roles = {role: names[name] for name, role in ROLE_NAMES.items() if name in names}
     return text, json.dumps(roles | settings | NO_CLASS, indent=2)
 
 
 def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]:
-    """{name: text}, of which config.json has the special tokens alone."""
-    # text is always text, unless it has to name masks, or the end of an answer in the plain template
+    """The files, {name: text}; config.json has only the special tokens."""
+    # text is always text, unless it must name masks or, in the plain template, the end of an answer
     names_tokens = {"mask", "sentinel_0"} & tokenizer.specials.keys()
     is_plain = tokenizer.files.get(TEMPLATE) == PLAIN
     splits = tokenizer.text is None and not names_tokens and not is_plain
@@ -182,7 +182,7 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
         own = read_file(files, SETTINGS) | {"split_special_tokens": False}
         files[SETTINGS] = json.dumps(own, indent=2)
 
-    if CONFIG not in files:  # it was made here
+    if CONFIG not in files:  # the tokenizer was made here
         ends = tokenizer.end_ids
         ids = {
             "eos_token_id": ends if len(ends) > 1 else ends[0],
@@ -196,12 +196,12 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
 
 
 def check_written(folder: Path, tokenizer: Tokenizer) -> None:
-    """Of a text with all tokens, AutoTokenizer has the same ids."""
+    """Check that AutoTokenizer gives the same ids for a text with all tokens."""
     backend = auto_tokenizer(folder).backend_tokenizer
     theirs = load_hf_tokenizer(backend.to_str())
     text = tokenizer.decode(range(tokenizer.vocab_size))
     encoding = theirs.encode(text, add_special_tokens=False)
     if encoding.ids != tokenizer.encode(text).tolist():
         raise HubError(
-            "AutoTokenizer has another tokenizer for this class; choose another --family"
+            "AutoTokenizer would load another tokenizer for this class; choose another --family"
         )

@@ -16,7 +16,7 @@ CONFIG = [
     ("lr=1", r"unknown setting lr \(did you mean optimizer.lr\?\)"),
     ("model.context=64", r"unknown setting model.context \(did you mean model.context_length\?\)"),
     ("lora.r=8", r"unknown setting lora.r \(did you mean adapt.rank\?\)"),
-    ("adapt.rank=8", "adapt.rank is a setting of adapt=lora, which is not chosen"),
+    ("adapt.rank=8", "adapt.rank is a setting of adapt=lora, which is not selected"),
     # options
     ("optimizer=muon_moden", r"unknown option optimizer=muon_moden \(did you mean muon_modern\?\)"),
     ("optimizer=sgd", "unknown option optimizer=sgd; choose one of: adamw"),
@@ -43,19 +43,19 @@ CONFIG = [
     ("metrics.names=loss", "metrics.names is 'loss'; expected a list"),
     (
         "train.steps=null",
-        "a run needs an end: set one of train.steps, train.tokens, train.epochs, trai",
+        "a run needs a length: set one of train.steps, train.tokens, train.epochs, trai",
     ),
     ("train.patience=2 eval.every=null", "train.patience counts evaluations and eval.every is nu"),
     ("compile=maybe", "compile is 'maybe'; expected true or false or auto"),
     ("precision=fp61", "precision is 'fp61'; expected auto or fp32"),
     ("parallel=fsdp", "parallel=fsdp needs several processes; use torchrun"),
-    ("name=-x", "the first neither '.' nor '-'"),
+    ("name=-x", "and begin with neither '.' nor '-'"),
     ("name=../x", "name is '../x'; use up to 120 letters"),
     ("resume=true", "resume= needs a name=...; runs has no run yet"),
     ("resume=true name=x", "there is no run runs/x; resume=auto would start it"),
     (
         "-m name=x seed=1,2",
-        "-m takes neither name= nor resume=: each run of a sweep is new",
+        "-m cannot be combined with name= or resume=: each run of a sweep is new",
     ),
     ("-m optimizer.lr=interval(0,1)", "does not support sweep type"),
     ("plan.gpu=H100 dry_run=true precision=fp16", "plan.gpu plans in bf16, not in fp16"),
@@ -75,11 +75,14 @@ CONFIG = [
 MIX = "data=mix data.sources="
 CONFIG += [
     ("data.path=", "data.path is empty; give a file, a folder or a glob"),
-    ("data.encoding=utf-9", "encoding is 'utf-9', no text encoding of Python; try utf-8, latin-1"),
+    (
+        "data.encoding=utf-9",
+        "encoding is 'utf-9', not a text encoding of Python; try utf-8, latin-1",
+    ),
     ("data.on_error=ignore", "on_error is 'ignore'; expected error or skip"),
     ("data=parallel", "a value is needed for data.source and data.target"),
-    (MIX + "{}", "sources are needed that are all text, all pairs or all conversations"),
-    (MIX + "{a:{kind:python},b:{kind:synthetic}}", "sources are needed that are all text, all"),
+    (MIX + "{}", "the sources of a mix must be all text, all pairs or all conversations"),
+    (MIX + "{a:{kind:python},b:{kind:synthetic}}", "the sources of a mix must be all text, all"),
     (MIX + "{a:{kind:mix,sources:{b:{kind:python}}}}", "data.sources.a.kind is 'mix'; choose one"),
     (MIX + "{a:{kind:python,document_mask:true}}", r"setting data.sources.a \(python\): document_"),
     (MIX + "{a:{kind:text}}", r"data.sources.a \(text\): path is missing"),
@@ -92,7 +95,7 @@ PARALLEL = "model=bart data=parallel "
 DATA = [
     ("data.path=none.txt", "there is no file at none.txt"),
     ("data.path=empty", "there is no file at empty"),
-    ("data.path=zero.txt", "what was found is empty"),
+    ("data.path=zero.txt", "the files are empty"),
     ("data.path=latin.txt", "is not UTF-8 .invalid continuation byte"),
     ("data.path=tiny.txt", "too few for an example; give more text"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
@@ -102,7 +105,7 @@ DATA = [
     ("data.path=tiny.txt data.val_path=zero.txt", "validation split is empty; change data.val_"),
     (
         "data.path=latin.txt data.split_on=line",
-        "latin.txt:1 has bytes that are no text; set data.en",
+        "latin.txt:1 has bytes that are not text; set data.en",
     ),
     ("data.path=no.txt.gz", "cannot read no.txt.gz: "),
     (

@@ -210,7 +210,7 @@ def test_changed_bytes_are_noticed(name, monkeypatch):
             try:
                 prepare.prepare(found, trainer("byte"), SPECIALS, verify)
             except DataError as error:
-                assert f"{name} is not as it was written" in str(error)
+                assert f"{name} does not match its checksum" in str(error)
                 noticed[verify] += 1
     assert noticed[True] == len(places) > noticed[False] > 0
 

@@ -219,8 +219,8 @@ def test_nested_fields(name):
         ("a.jsonl", '{"text": 5}\n', "a.jsonl:1 has 5 as 'text', not text"),
         ("a.jsonl", '{"messages": []}\n', "conversations are read by data=chat; its fields are"),
         ("a.json", '[{"text": "a"}, {}]', "a.json, row 2 has None as 'text'"),
-        ("a.csv", "text,b\nright,wrong,x\n", "a.csv:2: there are more values than the header"),
-        ("a.tsv", "text\tb\nright\twrong\tx\n", "a.tsv:2: there are more values than the"),
+        ("a.csv", "text,b\nright,wrong,x\n", "a.csv:2: there are more values than names"),
+        ("a.tsv", "text\tb\nright\twrong\tx\n", "a.tsv:2: there are more values than"),
         # it would swallow all rows after it
         ("a.csv", 'text,b\n"a,y\nb,y\n', "a.csv:3: unexpected end of data"),
         ("a.txt", "x", "a.txt is not a table; expected a name that ends in .jsonl"),

@@ -66,7 +66,7 @@ class OwnWeights(MultiHeadAttention):
 
 def test_attention_with_weights_of_its_own_is_rejected(monkeypatch, capsys):
     monkeypatch.setitem(ATTENTIONS, "own", OwnWeights)
-    with pytest.raises(ValueError, match="this model's attention computes its weights itself"):
+    with pytest.raises(ValueError, match="this model's attention overrides attend"):
         own = part("attention", "mha", kind="own")
         attention_maps(alive(tiny(attention=own)), {"tokens": [1, 2, 3]})
     draw_masks(["--mask", "attention=mha", "model.attention.kind=own"])

@@ -146,7 +146,7 @@ def test_every_preset(preset, capsys):
 def test_each_kind_of_layer_and_its_window(capsys):
     main(["--mask", "model=gemma3"])
     assert "stack.blocks.0.attention stack.blocks.5.attention" in (out := capsys.readouterr().out)
-    assert out.endswith("all fits in it; try --length 65\n")
+    assert out.endswith("it hides no key; try --length 65\n")
     main(["--mask", "--length", "90", "model=gemma3"])  # wider than a terminal
     assert "\nquery 9 " + 26 * "." + 64 * "#" + "\n" in capsys.readouterr().out
     main(["model=gemma3", "--values", "--length", "2"])

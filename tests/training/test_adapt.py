@@ -135,7 +135,7 @@ def test_frozen_weights_that_are_damaged(tune, start):
     with frozen("one").open("r+b") as file:
         file.seek(-1, os.SEEK_END)
         file.write(b"?")
-    sentence = "runs/one/frozen.safetensors is damaged: it is not the file that was saved"
+    sentence = "runs/one/frozen.safetensors is damaged: its checksum does not match"
     assert sentence in start("name=one", "resume=true", "train.steps=2", code=4).err
     with pytest.raises(CheckpointError, match=sentence):
         load_run("runs/one")
@@ -154,11 +154,17 @@ def test_the_disk_must_have_room_for_them(tune, monkeypatch):
 
 
 WRONG = [
-    ("adapt=lora adapt.layers=querry", "adapt (lora): layers is 'querry', which is in no name; so"),
-    ("adapt=lora adapt.layers=(", "adapt (lora): layers is '(', which is no pattern (missing )"),
+    (
+        "adapt=lora adapt.layers=querry",
+        "adapt (lora): layers is 'querry', which matches no name; so",
+    ),
+    (
+        "adapt=lora adapt.layers=(",
+        "adapt (lora): layers is '(', which is not a regular expression (missing )",
+    ),
     (
         "adapt=lora optimizer=muon",
-        "matrices of the model, and none is trained; choose optimizer=lora",
+        "matrices to train, and none is trained; choose optimizer=lora",
     ),
     ("adapt=freeze adapt.last=3", "adapt (freeze): last is 3, and the model has 2 blocks"),
     ("adapt=lora init_from=null", "adapt= trains a part of a trained model: add init_from="),

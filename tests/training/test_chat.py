@@ -217,7 +217,7 @@ BAD = [
     ({"messages": []}, "expected a list of messages"),
     (row_of("tool", "a"), "c.jsonl:3 has the message {'role': 'tool', 'content': 'a'}; expected a"),
     (row_of("user", " "), "a content that is not empty"),
-    ({"messages": [{"role": "user", "content": "a", "weight": 0}]}, "and no more"),
+    ({"messages": [{"role": "user", "content": "a", "weight": 0}]}, "and no other key"),
     (row_of("user", ["a"]), "c.jsonl:3 has ['a'] as 'content', not text"),
     ({"prompt": "a"}, "c.jsonl:3 has None as 'content', not text"),
     (row_of("user", "a"), "c.jsonl:3: the assistant has no message to learn from"),
@@ -264,10 +264,10 @@ REFUSES = "{% if messages | length > 3 %}{{ raise_exception('no') }}{% endif %}"
 CHANGES = CHATML.replace("(m.content", "((m.content if loop.last or m.role == 'user' else 'x')")
 FAILS = [
     (REFUSES + CHATML, "c.jsonl:41: the chat template refuses this conversation: no"),
-    (CHANGES, "c.jsonl:41: the chat template does not tell where an answer begins or ends; mark"),
-    (ENDS.replace(PROMPT, PROMPT + "<think>"), "does not tell where an answer begins"),
-    ("{% if %}", "the chat template has a mistake: Expected an expression"),
-    ("{% generation %}{% endgeneration %}x", "the assistant says nothing in this conversation"),
+    (CHANGES, "c.jsonl:41: the chat template does not show where an answer begins or ends; mark"),
+    (ENDS.replace(PROMPT, PROMPT + "<think>"), "does not show where an answer begins"),
+    ("{% if %}", "the chat template is invalid: Expected an expression"),
+    ("{% generation %}{% endgeneration %}x", "this conversation has no answer to train on"),
 ]
 
 
@@ -413,7 +413,7 @@ def test_of_our_own(run, say):
     both_say(say, "runs/own", "back")
     import_run("back", Path("again"))
     assert say("again", stdin="the cat 3") == say("runs/own", stdin="the cat 3")
-    assert "nothing is asked after '1 hats'" in say(
+    assert "the last message is the assistant's: '1 hats'" in say(
         "again", "--json", stdin=json.dumps(to_messages(["user", "a", "assistant", "1 hats"]))
     )
     for option in ("--slide", "--n=2", "--json --system=x"):

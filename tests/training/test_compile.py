@@ -131,7 +131,7 @@ def fails(graph, inputs):
     raise RuntimeError("no room for this graph\nand more that nobody needs")
 
 
-WARNING = "warning: training goes on uncompiled, and slower: torch.compile failed ("
+WARNING = "warning: training continues uncompiled, and slower: torch.compile failed ("
 
 
 def test_what_cannot_be_compiled_runs_eagerly_after_one_line(compiled, capsys):

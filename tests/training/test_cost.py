@@ -89,6 +89,6 @@ def test_a_large_model_takes_no_memory(start):
 def test_a_part_that_cannot_be_counted(start, monkeypatch):
     monkeypatch.setattr(MLP, "forward", lambda mlp, x: x * x.max().item())
     output, errors = start(*DRY, "model=gpt2")
-    assert output == "model       decoder, of unknown cost\n"
+    assert output == "model       decoder, cost unknown\n"
     assert errors.startswith("warning: the FLOPs and the memory of this model are unknown (")
     assert not Path("runs").exists()

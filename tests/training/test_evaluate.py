@@ -153,14 +153,14 @@ BAD = {
     "data=pairs data.path=pairs.jsonl model.n_layers=1": "model.n_layers has no effect on an",
     "optimizer.lr=1": "optimizer.lr has no effect on an evaluation: its settings are data, ",
     "data.fraction=0.1": "unknown setting data.fraction (did you mean data.val_fraction?)",
-    "data.val_fraction=0.1": "evaluate runs/mine on what? add data= and its settings",
+    "data.val_fraction=0.1": "there is no data to evaluate runs/mine on; add data= and its settings",
     "objective=masked data=python": "objective=masked needs text and a model whose kind is encod",
     "model.context_length=99": "model.context_length is 99, and runs/mine has 32",
-    "--answers new.jsonl": "--beams and --answers are for answers",
+    "--answers new.jsonl": "--beams and --answers need pairs",
     "--beams 2 data=pairs data.path=pairs.jsonl": "beam search needs an encoder_decoder; this",
     "--limit 0": "--limit is 0; expected an integer at least 1",
     "--checkpoint 9": "runs/mine has no checkpoint '9'; its steps are: 4",
-    "--run gpt2": "evaluate gpt2 on what? add data= and its settings, such as data=text data.pa",
+    "--run gpt2": "there is no data to evaluate gpt2 on; add data= and its settings, such as data=text data.pa",
     "--run gpt2 --checkpoint best data=python": "gpt2 is a Hugging Face folder: it has no che",
 }
 

@@ -61,7 +61,7 @@ def test_a_model_that_gets_worse_keeps_its_first_weights(tune, every):
     worse = ["optimizer.lr=1", "schedule=constant", f"eval.every={every}", "checkpoint.keep=1"]
     output = tune(*worse).out
     assert Path("runs/tuned/checkpoints/best").read_text() == "step-00000000\n"
-    assert "warning: the model was better before; try a lower optimizer.lr\n" in output
+    assert "warning: the model was better before training; try a lower optimizer.lr\n" in output
     assert "the best checkpoint is that of step 0 " in output
     assert output.count(" --checkpoint best\n") == 1
     assert len(list_checkpoints(Path("runs/tuned"))) == 2
@@ -83,12 +83,12 @@ def test_another_kind_takes_over_the_weights(tune, start, monkeypatch):
     monkeypatch.setitem(ARCHITECTURES, "wider", Wider)
     monkeypatch.setattr(NextToken, "architectures", (*NextToken.architectures, "wider"))
     output = tune("model.kind=wider", "train.steps=0").out
-    assert "new, and initialized: second.bias, second.weight\n" in output
+    assert "newly initialized: second.bias, second.weight\n" in output
     loss = "val_loss", "full"
     assert rows("runs/tuned", *loss)[-1] == rows("runs/base", *loss)[-1]
     start("init_from=runs/base", "model.kind=wider", "name=wider", "train.steps=1")
     back = ["init_from=runs/wider", "model.kind=decoder", "name=back"]
-    sentence = "second.bias of init_from is not in the new model; remove the kind that has no"
+    sentence = "second.bias of init_from is not in the new model; remove the kind= that has no"
     assert sentence in start(*back, code=2).err
 
 

@@ -96,7 +96,7 @@ def test_a_term_that_is_counted_later(monkeypatch):
     module = LossModule(make_model(), LossConfig(0.0, 0.0))
     module.has_counts = False  # as after a step without counts
     monkeypatch.setattr(Own, "losses", lambda own: {"size": (own.mean, 2)})
-    with pytest.raises(ValueError, match="the loss size was no .sum, count. in the first step"):
+    with pytest.raises(ValueError, match="size was not .sum, count. in the first step"):
         module(*make_batch())
 
 

@@ -58,7 +58,7 @@ def test_from_an_older_checkpoint_and_beyond_the_end(run, start):
         file.write('{"step": 5, "loss": 1.0}\nnonsense\n{"step": 6, "lo')
     output, errors = start("name=part", "resume=true", "train.steps=4")
     assert "resuming from step 2" in output
-    assert f"warning: {damaged} is damaged: it is not the file that was saved; going" in errors
+    assert f"warning: {damaged} is damaged: its checksum does not match; using" in errors
     assert "train.steps was 3 and is now 4\n" in output
     assert Path("runs/part/checkpoints/step-00000003.damaged").exists()
     assert content("runs/part") == content(full)
@@ -153,7 +153,7 @@ def test_settings_that_an_older_run_lacks_take_the_default(resume):
     output, errors = resume("eval.every=250")
     defaults = {"adapt.kind": "none", "metrics.every": 100}
     for key, value in defaults.items():
-        assert f"{key} is new since this run was started, and is {value}\n" in output
+        assert f"{key} was added after this run was started, and is {value}\n" in output
     assert "eval.every was 77 and is now 250\n" in output
     assert errors == "warning: the code of model has changed since runs/mine was started\n"
     assert "ema.decay was null in this run and is now 0.9" in resume("ema.decay=0.9", code=2).err

@@ -1,9 +1,9 @@
-"""The classes of transformers that are supported."""
+"""The supported classes of transformers."""
 
 from model.hub.families import bart, bert, decoders, gpt2, gpt_neox, llama, t5
 from model.hub.family import Family
 
-# export takes the first that fits: LLAMA stands before MISTRAL, and a RoBERTa of one type of tokens
+# export takes the first that fits: LLAMA comes before MISTRAL, and a RoBERTa with one token type
 # before BERT, because they fit fewer models
 ONE_TYPE = bert.ROBERTA._replace(values={**bert.ROBERTA.values, "type_vocab_size": {1: 1}})
 ALL = [ONE_TYPE]

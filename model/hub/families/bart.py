@@ -1,5 +1,5 @@
 """BART: post-norm, learned positions that begin at the third row, a bias after the head. mBART is
-pre-norm; Pegasus and Marian have a table of sines as positions, and no norm of the embeddings."""
+pre-norm; Pegasus and Marian have a table of sines as positions, and no norm on the embeddings."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ lm_head.weight                                   head.map.weight
 def rules(spec: Spec, config: Any) -> Table:
     bias = "final_logits_bias head.map.bias"
     table = columns(bias, lambda row: row[0], lambda bias: bias[None])
-    if not spec["head.tie_weights"]:  # nothing is tied then, and each side has a copy
+    if not spec["head.tie_weights"]:  # then nothing is tied, and each side has a copy
         for side in SIDES:
             table |= columns(f"model.{side}.embed_tokens embedding.table")
     return table | columns("model.shared embedding.table")
@@ -67,7 +67,7 @@ BART = Family(
     values={"activation_function": ACTIVATIONS},
     names=ENCODER + ENCODER.replace("encoder", "decoder") + CROSS,
     rules=from_third_row,
-    optional=r"model\.shared",  # which nothing uses unless it is tied
+    optional=r"model\.shared",  # unused unless it is tied
     note="training changes the bias of the logits and the embedding of padding, which are fixed there",
 )
 MBART = BART.derive("mbart", spec={"block.kind": "pre"})

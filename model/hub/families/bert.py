@@ -1,6 +1,6 @@
-"""BERT; ELECTRA's generator, with a head of other names; DistilBERT, with other names alone. RoBERTa
-and its relatives have positions that begin after the padding's. ModernBERT has packed matrices, and
-windows in two of three layers, which have a rope of their own."""
+"""BERT; ELECTRA's generator, whose head has other names; DistilBERT, where only names differ.
+RoBERTa and its relatives have positions that begin after the padding's. ModernBERT has packed
+matrices, and windows in two of three layers, which have a rope of their own."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ BERT = Family(
     values={"hidden_act": ACTIVATIONS},
     write=lambda spec: {"type_vocab_size": spec["embedding.type_vocab_size"] or 1},
     names=NAMES + HEAD,
-    optional=r"(predictions|lm_head)\.bias",  # a second name of the decoder's, if that is tied
+    optional=r"(predictions|lm_head)\.bias",  # a second name of the decoder's bias, if it is tied
 )
 POSITIONS = "roberta.embeddings.position_embeddings stack.position.table"
 ROBERTA_HEAD = """
@@ -55,7 +55,7 @@ lm_head.decoder                                    head.map
 
 
 def read_roberta(config: Any, spec: Spec) -> Spec:
-    """Positions begin after pad_token_id."""
+    """The context length: positions begin after pad_token_id."""
     return {"context_length": spec["context_length"] - config.pad_token_id - 1}
 
 

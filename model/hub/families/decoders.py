@@ -101,7 +101,7 @@ PHI3 = DECODER.derive(
 
 
 def read_smollm3(config: Any, spec: Spec) -> Spec:
-    """Every fourth layer has no positions, or those whose flag is 0."""
+    """Every fourth layer, or those whose flag is 0, have no position encoding."""
     rope = {"position.kind": "rope", **read_rope(config, spec)}
     flags = config.no_rope_layers[: spec["n_layers"]]
     return merge_layers([rope if flag else {"position.kind": "none"} for flag in flags])
@@ -132,7 +132,7 @@ GATE_AND_UP = TensorRule(
 
 
 def read_balance(config: Any, spec: Spec) -> Spec:
-    """The loss of transformers has the balance of experts only if it returns their logits."""
+    """The balance loss, which transformers has only if it returns the router's logits."""
     balance = config.router_aux_loss_coef if config.output_router_logits else 0.0
     return {"ffn.balance_loss": balance}
 
@@ -161,7 +161,7 @@ MIXTRAL = DECODER.derive(
 
 
 def write_qwen3_moe(spec: Spec) -> Keys:
-    """The weight of a single expert is its probability here, and those of several add up to 1."""
+    """Here the weight of a single expert is its probability, and those of several sum to 1."""
     keys = {
         "norm_topk_prob": spec["ffn.top_k"] > 1,
         "use_sliding_window": spec.get(SIZE) is not None,

@@ -1,5 +1,5 @@
-"""GPT-2: query, key and value in one matrix, and every matrix transposed. OPT: learned positions that
-begin at the third row."""
+"""GPT-2: query, key and value in one matrix, and every matrix transposed. OPT: learned positions
+that begin at the third row."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def rules(spec: Spec, config: Any) -> Table:
 
 
 def query_key_value(layer: int, divisors: Tensor) -> TensorRule:
-    """The scores are divided; here the queries."""
+    """A rule for the packed matrix. The class divides the scores; here the queries are divided."""
     return TensorRule(
         tuple(f"stack.blocks.{layer}.{name}" for name in QKV),
         lambda weight: list((weight / divisors).t().chunk(3)),

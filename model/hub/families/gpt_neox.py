@@ -1,5 +1,5 @@
-"""Classes with query, key and value in one matrix, head by head. GPT-NeoX (Pythia): a parallel block
-with two norms, and rope on a part of each head. Bloom: alibi, and a norm after the
+"""Classes with query, key and value in one matrix, head by head. GPT-NeoX (Pythia): a parallel
+block with two norms, and rope on a part of each head. Bloom: ALiBi, and a norm after the
 embedding."""
 
 from model.hub.families.llama import DECODER
@@ -54,7 +54,7 @@ BLOOM = Family(
     | {"kind": "decoder", "position.kind": "alibi", "embedding_norm": True}
     | {"ffn.kind": "gelu_tanh", "ffn.d_ff": None},
     keys={**SIZES, "layer_norm_epsilon": "norm.eps", "hidden_dropout": "dropout"},
-    # no limit: folders of before have this key, and the class keeps it
+    # there is no limit: older folders have this key, and the class keeps it
     read=lambda config, spec: {"context_length": getattr(config, "seq_length", 2048)},
     write=lambda spec: {"seq_length": spec["context_length"]},
     names=BLOOM_NAMES,

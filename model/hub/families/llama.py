@@ -20,7 +20,7 @@ from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
 from model.hub.tensors import Table, columns
 
 GATES = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
-GATED = {"gelu_pytorch_tanh": "geglu_tanh"}  # that of Gemma, which is written
+GATED = {"gelu_pytorch_tanh": "geglu_tanh"}  # Gemma's name, which export writes
 GATED |= {name: GATES[kind] for name, kind in ACTIVATIONS.items() if kind in GATES}
 
 
@@ -42,7 +42,7 @@ GATE_NAMES = """
 model.layers.*.mlp.gate_proj                  stack.blocks.*.ffn.gate
 model.layers.*.mlp.up_proj                    stack.blocks.*.ffn.up
 """
-# what Llama and its kin have in common
+# what Llama and its relatives have in common
 DECODER = Family(
     model_type="",
     spec=BASE | RMSNORM_NO_BIAS | {"kind": "decoder", "position.kind": "rope"},
@@ -92,7 +92,7 @@ NANOCHAT = DECODER.derive(
     names=DECODER.names.replace("up_proj", "fc1").replace("down_proj", "fc2"),
     # a norm after rope cancels any factor
     read=lambda config, spec: {name: 1.0 for name in spec if name.endswith("attention_factor")},
-    # it turns by -angle: with the two channels of each pair swapped, that is our +angle
+    # it rotates by -angle: with the two channels of each pair swapped, that is our +angle
     rules=lambda spec, config: reordered(
         QUERY_KEY, torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)
     ),
@@ -122,7 +122,7 @@ GEMMA = DECODER.derive(
 
 
 def read_scale(config: Any, spec: Spec) -> Spec:
-    """query_pre_attn_scalar is a width of heads; a scale of null is the usual one."""
+    """The scale of the scores: query_pre_attn_scalar is a head dimension; null is the usual one."""
     width = config.query_pre_attn_scalar
     return {"attention.scale": None if width == spec["attention.head_dim"] else width**-0.5}
 

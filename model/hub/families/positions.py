@@ -1,4 +1,4 @@
-"""Positions: the rope_parameters of transformers, its layer_types, and the order of channels."""
+"""Positions: the rope_parameters and layer_types of transformers, and the order of channels."""
 
 import math
 from typing import Any
@@ -28,9 +28,9 @@ def yarn_mscale(factor: float, mscale: float) -> float:
 
 
 def read_yarn(rope: Keys) -> Keys:
-    """As options of our yarn."""
+    """The options of our yarn."""
     options = {"beta_fast": 32.0, "beta_slow": 1.0, **rope}
-    options.pop("finetuned", None)  # whether the model was trained so
+    options.pop("finetuned", None)  # whether the model was trained with it
     mscale = options.pop("mscale", None)
     mscale_all_dim = options.pop("mscale_all_dim", None)
     if options.pop("truncate", True) is not True:
@@ -42,8 +42,8 @@ def read_yarn(rope: Keys) -> Keys:
 
 
 def read_rope(config: Any, spec: Spec, kind: str = FULL) -> Spec:
-    """The rope of all layers, or of this kind. The family of a class that rotates a part of each head
-    has a rotary_fraction; others do not look at partial_rotary_factor."""
+    """The rope of all layers, or of this kind. The family of a class that rotates a part of each
+    head has a rotary_fraction; others ignore partial_rotary_factor."""
     rope = dict(config.rope_parameters.get(kind, config.rope_parameters))
     scaling = {"kind": rope.pop("rope_type").replace("default", "none")}
     rope.pop("type", None)  # its older name
@@ -67,7 +67,7 @@ def rope_keys(spec: Spec) -> Keys:
     rope = {"rope_type": spec[f"{SCALING}kind"].replace("none", "default")}
     rope["rope_theta"] = spec["position.rope_theta"]
     rope["partial_rotary_factor"] = spec["position.rotary_fraction"]
-    if rope["rope_type"] == "default":  # options may be those of other layers
+    if rope["rope_type"] == "default":  # other options may be those of other layers
         return rope
     for name, value in spec.items():
         option = name.removeprefix(SCALING).replace("original_max_position", ORIGINAL)
@@ -81,8 +81,8 @@ def write_rope(spec: Spec) -> Keys:
 
 
 def windows(config: Any) -> list[int | None]:
-    """That of each layer. ModernBERT counts both sides: half of local_attention is on each, here and
-    there."""
+    """The window of each layer. ModernBERT counts both sides: half of local_attention is on each,
+    here and there."""
     window = getattr(config, "sliding_window", None)
     window = getattr(config, "local_attention", window)
     types = getattr(config, "layer_types", None) or [WINDOW] * config.num_hidden_layers
@@ -117,7 +117,7 @@ def write_ropes(spec: Spec) -> Keys:
 
 
 def reordered(text: str, order: Tensor) -> Table:
-    """Columns of tensors whose heads have their rows in this order."""
+    """A table for tensors whose heads have their rows in this order."""
 
     def reorder(rows: Tensor, order: Tensor) -> Tensor:
         heads = rows.unflatten(0, (-1, len(order)))

@@ -1,5 +1,5 @@
-"""T5 1.0 and 1.1 (Flan): relative position bias, unscaled logits, a head both tied and scaled, or
-neither, as always in mT5."""
+"""T5 1.0 and 1.1 (Flan): relative position bias, unscaled scores, and a head both tied and scaled,
+or neither, as always in mT5."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ decoder.block.*.layer.2.DenseReluDense.wi_1                     decoder.blocks.*
 """
 
 
-# {feed_forward_proj: kind of feed-forward layer}; "gated-gelu" is the approximation, the rest not
+# {feed_forward_proj: kind of feed-forward network}; only "gated-gelu" is the tanh approximation
 FFNS = {"gated-gelu": "geglu_tanh"}
 FFNS |= {f"gated-{name}": kind for name, kind in GATED.items() if name != "gelu"} | ACTIVATIONS
 
@@ -49,7 +49,7 @@ def rules(spec: Spec, config: Any) -> Table:
 
 
 def read(config: Any, spec: Spec) -> Spec:
-    """An untied head is not scaled, and mT5 has no such key."""
+    """The options of the head: an untied one is not scaled, and mT5 has no such key."""
     both = getattr(config, "scale_decoder_outputs", False)
     options = {"head.tie_weights": both, "head.scale_by_inv_sqrt_d": both}
     return options | {"context_length": getattr(config, "n_positions", 512)}

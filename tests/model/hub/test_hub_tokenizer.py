@@ -220,7 +220,7 @@ def test_special_tokens_around_the_pieces_of_a_prompt():
     assert encode_prompt("ab", *options) == [9, ord("a"), ord("b")]
     asked = encode_prompt("<|middle|>|<|odd|>", *options, special=True)
     assert asked == [258, *b"|<|odd|>"]
-    with pytest.raises(ValueError, match="the prompt has 2 .MASK.; this run knows 1"):
+    with pytest.raises(ValueError, match="the prompt has 2 .MASK.; this run has 1"):
         encode_prompt("a[MASK]b[MASK]", *options)
 
 
