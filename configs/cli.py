@@ -42,6 +42,7 @@ def run_command(main: Callable[[], Any]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as if by SIGPIPE
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:

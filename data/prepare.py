@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock
-from numpy import ndarray
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import track
@@ -27,7 +26,7 @@ from data.disk import atomic_folder
 from data.loader import prefetch
 from data.readers import rechunk
 from data.sources import Source
-from data.splits import MAX_NAMED, HeldOut, hold_out, split_documents
+from data.splits import MAX_NAMED, HeldOut, hold_out, skip, split_documents
 from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
@@ -50,7 +49,7 @@ class Chunk(NamedTuple):
         return sum(len(text.encode()) for text in self.texts)
 
 
-Job = list[tuple[Chunk, list[ndarray]]]  # with the ids of each text; for a chat, ids and mask
+Job = list[tuple[Chunk, Any]]  # the ids of each text; for a chat, ids and mask, or an error
 
 
 def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Iterator[Chunk]:
@@ -151,7 +150,9 @@ def tokenize(
             n_bytes = sum(size for _, size, _ in source.version())
             for job in with_progress(encoded, n_bytes):
                 for chunk, ids in job:
-                    if train.n_tokens < limit:
+                    if isinstance(ids, DataError):
+                        skip(source, ids, skipped)
+                    elif train.n_tokens < limit:
                         part = train if chunk.split == TRAIN else validation
                         part.write(ids)
                         part.n_bytes += chunk.n_bytes()
@@ -185,10 +186,14 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
 
 def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]) -> Job:
     encoded = []
+    ids: Any
     for chunk in job:
         if template:
-            with errors_as(DataError, f"cannot read {chunk.name}"):
-                ids = [*template.encode(to_messages(chunk.texts))]
+            try:
+                with errors_as(DataError, str(chunk.name)):
+                    ids = [*template.encode(to_messages(chunk.texts))]
+            except DataError as error:
+                ids = error
         else:
             ids = [tokenizer.encode(text) for text in chunk.texts]
             if chunk.is_last:

@@ -91,12 +91,17 @@ def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, 
         try:
             begin = read_begin(document, source)
         except DataError as error:
-            if source.on_error == "error":
-                raise
-            skipped.append(str(error) if len(skipped) < MAX_NAMED else "")
+            skip(source, error, skipped)
             continue
         if begin:
             yield hashlib.blake2b(begin, digest_size=8).hexdigest(), document
+
+
+def skip(source: Source, error: DataError, skipped: list[str]) -> None:
+    """Note what is left out, or raise its error."""
+    if source.on_error == "error":
+        raise error
+    skipped.append(str(error) if len(skipped) < MAX_NAMED else "")
 
 
 def read_begin(document: Document, source: Source) -> bytes:

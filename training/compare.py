@@ -125,7 +125,8 @@ def differing(runs: list[RunEnd]) -> dict[str, list[str]]:
 
 def group_name(group: Group) -> str:
     name = group[0].name
-    return f"{name} (n={len(group)})" if len(group) > 1 else name
+    seeds = {run.seed for run in group}
+    return f"{name} (n={len(seeds)})" if len(seeds) > 1 else name
 
 
 def difference(group: Group, best: Group, field: str) -> str:

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from itertools import islice
 from typing import TextIO
 
@@ -59,11 +58,6 @@ def evaluate(
 
     for source, ids in split.sources.items():
         metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, ids))
-
-    has_other_sources = min(split.n, split.batch_size) > 1
-    if run.model.kind == "encoder_decoder" and limit is None and has_other_sources:
-        shuffled = map(shuffle_sources, split.evaluation())
-        metrics["val_loss_shuffled_source"] = mean_loss(run, shuffled)
     return metrics
 
 
@@ -80,15 +74,6 @@ def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
                 losses.append(run.loss_module(*micro_batch)["loss"])
     total = torch.stack(losses).cpu().double().sum()
     return world.sum(total).item() / count
-
-
-def shuffle_sources(batch: Batch) -> Batch:
-    """The batch with its sources rotated: a model that uses them then has a higher loss."""
-    inputs = dict(batch.inputs)
-    for name in inputs:
-        if name.startswith("source"):
-            inputs[name] = inputs[name].roll(1, 0)
-    return replace(batch, inputs=inputs)
 
 
 def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:

@@ -32,9 +32,8 @@ FORMATS = {
     "val_loss": "val loss {:.3f}",
     "val_ppl": "perplexity {:,.1f}",
     "val_bpb": "{:.3f} bits/byte",
-    "val_accuracy": "masked accuracy {:.1%}",
+    "val_accuracy": "accuracy {:.1%}",
     "val_exact_match": "exact match {:.1%}",
-    "val_loss_shuffled_source": "loss with shuffled sources {:.3f}",
 }
 
 

@@ -68,8 +68,7 @@ def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
     """Returns (the name of this run of a sweep; whether it may be resumed: a repeated sweep
     continues its unfinished runs)."""
     if node.resume or node.name:
-        reason = "each run of a sweep is new, with a name of its own"
-        error = ValueError(f"-m cannot be combined with name= or resume=: {reason}")
+        error = ValueError("-m cannot be combined with name= or resume=: each run gets a new name")
         raise SystemExit(report(error))  # Hydra would go on with the next run
     run = Path(hydra.runtime.output_dir)
     if RUNS.absolute() not in run.parents:
@@ -98,7 +97,7 @@ class Sweep(Callback):
         from training.compare import compare, runs_of
 
         if failed:
-            print(f"\n{Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
+            print(f"\nrun {Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
             # Hydra raises it when the result of this run is read
             job_return.return_value = SystemExit(report(job_return._return_value))
         home = Path(config.hydra.sweep.dir)

@@ -114,7 +114,7 @@ class Text(Files):
         if tables:
             hint = "data=table reads one of their fields, data=chat conversations"
             others = "a glob such as 'folder/**/*.txt' selects other files"
-            count = f"{len(tables)} tables, such as {tables[0]}"
+            count = f"tables ({len(tables)}), such as {tables[0]}"
             raise DataError(f"data.path={self.path} has {count}; {hint}, and {others}")
         return found
 

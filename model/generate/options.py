@@ -147,6 +147,8 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
     """The sampling options for a model of this kind; `continues`: whether it continues a text."""
     if options.embed and kind != "encoder":
         raise ValueError(f"--embed needs an encoder; model.kind is {kind}")
+    if kind != "encoder_decoder":
+        refuse("beams", options, f"beam search needs an encoder_decoder; model.kind is {kind}")
     if kind == "encoder":
         refuse(GENERATION, options, f"an encoder fills in {MASK}")
     if continues:

@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from configs.registry import Bounds, Count, Natural, NonNegative, Positive
+from configs.registry import LARGEST, Bounds, Count, Fraction, Natural, NonNegative, Positive
 
 Probability = Annotated[float, Bounds(above=0, most=1)]
 
@@ -17,9 +17,9 @@ Probability = Annotated[float, Bounds(above=0, most=1)]
 @dataclass(frozen=True)
 class Sampling:
     temperature: NonNegative = 0.0  # 0 is greedy
-    top_k: Count | None = None
-    top_p: Probability | None = None
-    min_p: Probability | None = None  # relative to the probability of the most likely token
+    top_k: Count = LARGEST
+    top_p: Probability = 1.0
+    min_p: Fraction = 0.0  # relative to the probability of the most likely token
     repetition_penalty: Positive = 1.0  # of CTRL, arxiv.org/abs/1909.05858, section 4.1
     seed: Natural = 0
 
@@ -37,9 +37,9 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
     """Set logits outside top_k, then top_p, then min_p to -inf; equal logits are kept or dropped
     together."""
     vocab_size = logits_BV.shape[-1]
-    top_k = min(sampling.top_k or vocab_size, vocab_size)
+    top_k = min(sampling.top_k, vocab_size)
     # with a top_p of 1 no token is dropped, though a float32 sum may reach 1 early
-    top_p = math.inf if sampling.top_p in (None, 1) else sampling.top_p
+    top_p = math.inf if sampling.top_p == 1 else sampling.top_p
 
     if top_k < vocab_size or top_p < 1:
         ordered = logits_BV.topk(top_k).values
@@ -50,7 +50,7 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
         least_B1 = ordered.gather(-1, last_B1)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
 
-    if sampling.min_p is not None:
+    if sampling.min_p > 0:
         least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(sampling.min_p)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
     return logits_BV

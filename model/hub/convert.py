@@ -75,7 +75,7 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         config = config_from_spec(spec)
         with torch.device("meta"):
             model = build_model(config, hf_config.vocab_size)
-        with naming("transformers cannot load it"):
+        with naming("cannot load the weights"):
             hf_model = load_hf_model(found, folder)
         inputs, expected = example(hf_model, model.context_length)
         # the names of a model without a head lack the prefix
@@ -230,6 +230,6 @@ def to_transformers(model: Any, found: Match) -> Any:
             sines = model.get_submodule(name.removesuffix(TABLE))
             [new] = sines.embed(new[None], torch.arange(len(new))[None])
         tensors[name] = has.get(name, new)
-    with naming("transformers cannot load it"):
+    with naming("cannot load the weights"):
         state = to_hf(family.table(spec, hf_config), tensors)
         return load_hf_model(found, None, state)

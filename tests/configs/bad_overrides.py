@@ -14,14 +14,11 @@ CONFIG = [
     ("+_target_=os.system", "unknown setting _target_"),
     # what other projects call them
     ("lr=1", r"unknown setting lr \(did you mean optimizer.lr\?\)"),
-    ("model.context=64", r"unknown setting model.context \(did you mean model.context_length\?\)"),
     ("lora.r=8", r"unknown setting lora.r \(did you mean adapt.rank\?\)"),
     ("adapt.rank=8", "adapt.rank is a setting of adapt=lora, which is not selected"),
     # options
     ("optimizer=muon_moden", r"unknown option optimizer=muon_moden \(did you mean muon_modern\?\)"),
-    ("optimizer=sgd", "unknown option optimizer=sgd; choose one of: adamw"),
     ("plan.gpu=H100", "add dry_run=true"),
-    ("plan.mfu=2", "plan.mfu is 2; expected a number above 0 and at most 1"),
     ("+experiment=../../x", "unknown option experiment=../../x"),
     ("data=book.txt", "unknown option data=book.txt .*a file is read by data=text or data=table"),
     ("attention=gqa,mha", "attention=gqa,mha lists several values; -m runs one training for each"),
@@ -39,7 +36,6 @@ CONFIG = [
     # values
     (f"seed={10**20}", f"seed is {10**20}; expected an integer at least 0"),
     ("train.steps=1.5", "train.steps is 1.5; expected an integer at least 0 or null"),
-    ("model.kind=[1]", "model.kind is .1.; expected a string"),
     ("metrics.names=loss", "metrics.names is 'loss'; expected a list"),
     (
         "train.steps=null",
@@ -55,18 +51,13 @@ CONFIG = [
     ("resume=true name=x", "there is no run runs/x; resume=auto would start it"),
     (
         "-m name=x seed=1,2",
-        "-m cannot be combined with name= or resume=: each run of a sweep is new",
+        "-m cannot be combined with name= or resume=: each run gets a new name",
     ),
-    ("-m optimizer.lr=interval(0,1)", "does not support sweep type"),
     ("plan.gpu=H100 dry_run=true precision=fp16", "plan.gpu plans in bf16, not in fp16"),
-    ("plan.gpu=H1000 dry_run=true", "plan.gpu is 'H1000'; choose one of: B200, H200"),
     ("plan.world=3 dry_run=true", "train.batch_size must be a multiple of plan.world=3"),
     # what a part refuses
-    ("optimizer.lr=nan", "lr is nan; expected a number above 0"),
     ("schedule.warmup=9", "warmup is 9 steps but the run has only 4; lower warmup"),
     ("schedule.warmup=9 train.minutes=1", "warmup is 9 steps, but train.minutes has no steps"),
-    ("tokenizer=bpe tokenizer.vocab_size=10", "257"),
-    ("model.n_heads=3", r"d_model \(64\) must be a multiple of n_heads \(3\)"),
     (
         "model.n_layers=999999999",
         "n_layers is 999999999; expected an integer at least 1 and at most 10",
@@ -81,8 +72,8 @@ CONFIG += [
     ),
     ("data.on_error=ignore", "on_error is 'ignore'; expected error or skip"),
     ("data=parallel", "a value is needed for data.source and data.target"),
-    (MIX + "{}", "the sources of a mix must be all text, all pairs or all conversations"),
-    (MIX + "{a:{kind:python},b:{kind:synthetic}}", "the sources of a mix must be all text, all"),
+    (MIX + "{}", "the sources must be all text, all pairs or all conversations"),
+    (MIX + "{a:{kind:python},b:{kind:synthetic}}", "the sources must be all text, all"),
     (MIX + "{a:{kind:mix,sources:{b:{kind:python}}}}", "data.sources.a.kind is 'mix'; choose one"),
     (MIX + "{a:{kind:python,document_mask:true}}", r"setting data.sources.a \(python\): document_"),
     (MIX + "{a:{kind:text}}", r"data.sources.a \(text\): path is missing"),
@@ -99,7 +90,7 @@ DATA = [
     ("data.path=latin.txt", "is not UTF-8 .invalid continuation byte"),
     ("data.path=tiny.txt", "too few for an example; give more text"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
-    ("data=text data.path=bad.jsonl", "has 1 tables, such as bad.jsonl; data=table reads one of"),
+    ("data=text data.path=bad.jsonl", "has tables .1., such as bad.jsonl; data=table reads one of"),
     ("data.path=zero.txt data.on_error=skip", "there is no text: zero.txt: the text is empty"),
     ("data.path=[tiny.txt,none.txt]", "there is no file at none.txt"),
     ("data.path=tiny.txt data.val_path=zero.txt", "validation split is empty; change data.val_"),

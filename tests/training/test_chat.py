@@ -216,7 +216,7 @@ BAD = [
     ({"text": "a"}, "c.jsonl:3 has {'text': 'a'}; expected a list of messages, prompt and comple"),
     ({"messages": []}, "expected a list of messages"),
     (row_of("tool", "a"), "c.jsonl:3 has the message {'role': 'tool', 'content': 'a'}; expected a"),
-    (row_of("user", " "), "a content that is not empty"),
+    (row_of("user", " "), "and a content, not empty"),
     ({"messages": [{"role": "user", "content": "a", "weight": 0}]}, "and no other key"),
     (row_of("user", ["a"]), "c.jsonl:3 has ['a'] as 'content', not text"),
     ({"prompt": "a"}, "c.jsonl:3 has None as 'content', not text"),
@@ -277,6 +277,9 @@ def test_a_template_that_fails(folder, room, template, reason):
     _, tokenizer = folder(template)
     with pytest.raises(ValueError, match=re.escape(reason)):
         load_data(compose([*CHAT, "objective=chat"]), tokenizer)
+    if reason.startswith("c.jsonl:41"):
+        data = load_data(compose([*CHAT, "objective=chat", "data.on_error=skip"]), tokenizer)
+        assert data.train.n + data.validation.n == len(ROWS)
 
 
 def test_the_date_of_a_run_is_that_of_its_start(folder, room, monkeypatch):

@@ -35,7 +35,7 @@ def test_a_sweep_of_which_one_run_fails(start):
     rates = "optimizer.lr=0.01,1e30,0.02"
     usual = ["optimizer=adamw", "train.grad_clip=0", "optimizer.weight_decay=0", "train.steps=2"]
     output, errors = start("-m", rates, *usual, "log.every=1", code=5)
-    assert "1 failed\nerror: step 2: the " in errors and "Traceback" not in errors
+    assert "run 1 failed\nerror: step 2: the " in errors and "Traceback" not in errors
     assert errors.count("error: ") == 1
     [home] = Path("runs").iterdir()
     assert output.count("\n| run ") == 3, "after each run"

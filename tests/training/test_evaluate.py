@@ -171,5 +171,5 @@ def test_bad_input(run, evaluate, gpt2):
         assert message in evaluate(*arguments.split()), arguments
     assert not Path("new.jsonl").exists()
     Path("book.txt").write_text(TEXT.replace("line", "verse"))
-    assert "text has changed since runs/mine was trained on it; data=" in evaluate()
+    assert "text has changed since runs/mine was trained on it; add data=" in evaluate()
     assert evaluate(*BOOK).startswith("runs/mine, step 4: val loss ")

@@ -27,7 +27,7 @@ from training.settings import compose_run
 ARCHITECTURES = {
     "model=modern": "val_bpb",
     "model=modern_encoder": "val_accuracy",
-    "model=t5": "val_loss_shuffled_source",
+    "model=t5": "val_loss",
     "model=bart data=synthetic data.size=200": "val_exact_match",
     "model=llama data=synthetic data.size=200": "val_exact_match",
 }
@@ -43,12 +43,6 @@ def test_every_architecture_trains_by_the_same_command(run, overrides):
     samples = read_lines(folder / "samples.jsonl")
     assert [sample["step"] for sample in samples] == [2, 4]
     assert all(len(sample) >= 3 for sample in samples)
-
-
-def test_one_validation_pair_has_no_other_source(run):
-    """The loss with shuffled sources is left out where no batch has two rows."""
-    folder = run("model=t5", "data=synthetic", "data.size=5", "data.val_fraction=0.01")
-    assert rows(folder, "val_loss", "full") and not rows(folder, "val_loss_shuffled_source")
 
 
 def test_what_a_run_prints(start, monkeypatch):

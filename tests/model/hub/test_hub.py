@@ -208,7 +208,11 @@ BAD_FOLDERS = [
     ),
     # files and tensors
     (LLAMA, {"config.json": "{"}, "config.json cannot be read"),
-    (LLAMA, {"model.safetensors": ...}, "cannot load it: Error no file named model.safetensors"),
+    (
+        LLAMA,
+        {"model.safetensors": ...},
+        "cannot load the weights: Error no file named model.safetensors",
+    ),
     (LLAMA, {"tokenizer.json": ...}, "copy: AutoTokenizer: Couldn't instantiate the backend tok"),
     (LLAMA, {"eos_token_id": None, "generation_config.json": ...}, "no end-of-text token: add eos"),
     (LLAMA, {NORM: ...}, f"{NORM} is missing .tensors: 1"),
@@ -217,7 +221,7 @@ BAD_FOLDERS = [
         {"lm_head.weight": torch.ones(ROWS, 32)},
         "config.json has no place for lm_head.weight",
     ),
-    ("mixtral", {EXPERT: ...}, "transformers cannot load it: .*conversion of the weights"),
+    ("mixtral", {EXPERT: ...}, "cannot load the weights: .*conversion of the weights"),
 ]
 
 
