@@ -7,7 +7,7 @@ The kinds come from the registries, as in test_grid.py. Those of a file of your 
 import pytest
 import torch
 
-from configs.schema import LossConfig
+from configs.schema import IGNORE_INDEX, LossConfig
 from model.generate.beams import beam_search
 from model.generate.decode import generate
 from model.inference import prepare
@@ -76,6 +76,13 @@ def test_a_training_step(group, kind, architecture):
     recompute_blocks(net)
     for name, grad in gradients(net).items():
         assert_close(grad, expected[name])
+    if hasattr(net, "loss"):  # it is summed, so that micro-batches add up, without IGNORE_INDEX
+        hidden, targets = net.hidden(tokens(4, LENGTH)), tokens(4, LENGTH, seed=8)
+        pieces = zip(hidden.split(2), targets.split(2), strict=True)
+        first, second = (net.loss(*piece) for piece in pieces)
+        assert net.loss(hidden, targets).item() == pytest.approx((first + second).item())
+        targets[2:] = IGNORE_INDEX
+        assert net.loss(hidden, targets).item() == pytest.approx(first.item())
 
 
 @torch.no_grad()
