@@ -148,7 +148,7 @@ def weights_of(model: nn.Module, modules: set[str]) -> dict[str, list[str]]:
 def print_walk(model: Transformer, steps: list[TensorRecord], options: Namespace) -> None:
     weights = weights_of(model, {record.module for record in steps})
     counts = layer_counts(model)
-    torch.set_printoptions(precision=3, linewidth=80)
+    torch.set_printoptions(precision=3, linewidth=60)
     for module, records in groupby(steps, lambda record: record.module):
         print(f"\n{module or model.kind}" + f"  x {counts[module]} layers" * (counts[module] > 1))
         for line in weights.pop(module, []):
