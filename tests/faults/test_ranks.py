@@ -27,6 +27,24 @@ from tests.faults.harness import (
 from tests.faults.shim import Shim, full, kill, send, spoil
 from tests.training.runs import TORCHRUN
 
+OWN = """# a norm with a buffer that each forward pass in training changes
+import torch
+from model.norm import NORMS, RMSNorm
+
+
+class Running(RMSNorm):
+    def __init__(self, width: int, eps: float = 1e-5, weight: bool = True, bias: bool = False):
+        super().__init__(width, eps, weight, bias)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, values):
+        if self.training:
+            self.seen.lerp_(values.detach().float().square().mean(), 0.1)
+        return super().forward(values) / (1 + self.seen).to(values.dtype)
+
+
+NORMS["running"] = Running
+"""
 LIMIT = 240  # seconds, then a process that hangs is killed
 LOST = "another process of this run has ended or does not respond"
 WAYS = {  # to end: the exit codes of the process to which it happens, and of the other one
@@ -62,7 +80,9 @@ def start_two(cwd, *overrides, act=lambda rank: None):
         }
         act(rank)
 
-    arguments = overridden("precision=fp32", "train.micro_batch_size=1", *overrides)
+    (HOME / "own.py").write_text(OWN)
+    own = [f"parts={HOME}/own.py", "model.norm.kind=running"]
+    arguments = overridden("precision=fp32", "train.micro_batch_size=1", *own, *overrides)
     pids = [start(cwd, arguments, partial(prepare, n), f"output-{n}") for n in range(2)]
     return pids, store
 
