@@ -70,6 +70,8 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             fsdp.shard(loss_module, world)
         else:
             loss_module.to(world.device)
+        if world.size > 1:
+            loss_module.register_forward_pre_hook(distributed.share_buffers)
 
         # the optimizers (two with Muon); a checkpoint then fills in weights, state and progress
         optimizers = build_optimizers(config.optimizer, model)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from configs.schema import Config
 from model.cpu import tune_malloc
@@ -173,6 +173,13 @@ def end(code: int) -> NoReturn:
 def build_device(world: World) -> torch.device:
     """Where a new model is built: with FSDP, only the main process has memory for all of it."""
     return torch.device("meta" if world.parallel == "fsdp" and not world.is_main else "cpu")
+
+
+def share_buffers(module: nn.Module, inputs: tuple) -> None:
+    """A forward pass, also of an evaluation, begins with the buffers of the main process, which are
+    those that a checkpoint holds."""
+    for buffer in module.buffers():
+        dist.broadcast(buffer, 0)
 
 
 def whole(tensor: Any) -> Tensor:

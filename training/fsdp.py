@@ -1,7 +1,6 @@
 """FSDP2: each process keeps a part of every weight, gradient and optimizer state."""
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from model.block import blocks_of
@@ -24,10 +23,3 @@ def shard(loss_module: nn.Module, world: World) -> None:
     # hand out the weights of the main process
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(loss_module, weights if world.is_main else {}, options=options)
-    loss_module.register_forward_pre_hook(share_buffers)
-
-
-def share_buffers(module: nn.Module, inputs: tuple) -> None:
-    """As with DDP, a forward pass begins with the buffers of the main process, which are saved."""
-    for buffer in module.buffers():
-        dist.broadcast(buffer, src=0)
