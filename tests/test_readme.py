@@ -199,16 +199,3 @@ def test_links_lead_somewhere():
     for page in PAGES:
         for link in re.findall(r"\]\((?!https?:)([^)#]+\.\w+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page}: {link}"
-
-
-def test_the_source_maps_name_every_file():
-    maps = "\n".join(page.read_text().partition("## Source map")[2] for page in PAGES)
-    entries = re.findall(r"^    (\S.*(?:\n {5,}.*)*)", maps, re.MULTILINE)
-    for path in FILES:
-        if path.name.startswith("__") or path.parent.name == "families":
-            continue
-        folder = path.relative_to(ROOT).as_posix().removesuffix(path.name)
-        of_folder = [entry for entry in entries if re.match(rf"{folder}(\w+\.py)?\s", entry)]
-        assert any(path.name in entry for entry in of_folder), (
-            f"no source map names {path}: add it to the README.md of its folder, or ignore this in your copy"
-        )

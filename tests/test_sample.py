@@ -13,7 +13,7 @@ import torch
 import sample
 from configs.cli import run_command
 from configs.compose import compose
-from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer, assign_ids
+from data.tokenizers.tokenizer import ByteTokenizer, assign_ids
 from model.checkpoint import load_run
 from model.generate.decode import DecodeStep
 from model.generate.options import parse_options
@@ -256,16 +256,6 @@ def test_a_special_token_fills_no_mask(rows, monkeypatch):
     monkeypatch.setattr(sample, "load_run", lambda *args: bert)
     [row] = rows("--prompt", "li[MASK]e", name="bert")
     assert row["ids"][0] < 256
-
-
-def test_masks_of_a_source_are_sentinels(home):
-    tokenizer = load_run(home / "runs/t5").tokenizer
-    first = tokenizer.specials["sentinel_0"]
-    ids = encode_prompt("a[MASK][MASK]b", tokenizer, 32, False, NO_TEMPLATE)
-    assert ids == [97, first, first + 1, 98]
-    decoder = load_run(home / "runs/gpt2").tokenizer
-    ids = encode_prompt("a[MASK]", decoder, 32, False, NO_TEMPLATE)
-    assert ids == [*b"a[MASK]"], "to others it is text"
 
 
 def test_the_model_and_the_prompt_of_a_decoder(run, monkeypatch):

@@ -5,14 +5,13 @@ import json
 import re
 import shutil
 import subprocess
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from data.tokenizers.tokenizer import ByteTokenizer
-from model.attention_maps import attention_maps, draw_maps
+from model.attention_maps import attention_maps
 from model.checkpoint import load_run
 from model.explain import write_page
 from model.transformer import build_model
@@ -81,19 +80,3 @@ def test_in_a_browser(tmp_path):
     assert "CONSOLE" not in shown.stderr
     assert "\\xe2</button>" in shown.stdout and "&lt;</button>" in shown.stdout
     assert shown.stdout.count('<td class="bar"><span') == 10
-
-
-@pytest.mark.parametrize(("size", "shown"), [(64, 64), (600, 200)])
-def test_labels_of_images_do_not_overlap(size, shown, monkeypatch):
-    drawn = Mock()
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: drawn(figure))
-    inputs = {"tokens": [97] * size}
-    maps = attention_maps(build_model(tiny(context_length=600, n_heads=1), 257), inputs)
-    draw_maps(maps, inputs, TOKENIZER, None)
-    [figure] = drawn.call_args.args
-    figure.draw_without_rendering()
-    axes = figure.axes[1]
-    assert axes.get_title() == "layer 2, head 1"
-    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
-    assert len(boxes) == shown
-    assert not any(map(type(boxes[0]).overlaps, boxes, boxes[1:]))

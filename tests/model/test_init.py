@@ -36,28 +36,17 @@ def std(weight):
 )
 def test_the_table(scheme, embedding, tied, hidden, out, head):
     """With a separate head, a tied head, and a tied head that scales its input."""
-    net = built(init=scheme, head={})
-    attention = net.stack.blocks[1].attention
+    net = built(init=scheme, head={}, ffn=part("ffn", "gelu", d_ff=256, expansion=None))
+    block = net.stack.blocks[1]
     assert std(net.head.map.weight) == head
-    assert std(attention.key.weight) == hidden
-    assert std(attention.out.weight) == out
+    assert std(block.attention.key.weight) == hidden
+    assert std(block.attention.out.weight) == out
+    assert std(block.ffn.out.weight) == out
     shared = {"tie_weights": True}
     scaled = shared | {"scale_by_inv_sqrt_d": True}
     for options, expected in (({}, embedding), (shared, tied), (scaled, embedding)):
         net = built(init=scheme, head=options)
         assert std(net.embedding.table.weight) == expected
-
-
-def test_feedforward_positions_biases_and_norms():
-    net = built()
-    block = net.stack.blocks[1]
-    assert std(block.ffn.out.weight) == DEPTH
-    assert std(net.stack.position.table.weight) == 0.02
-    assert not block.attention.query.bias.any()
-    assert not block.ffn.out.bias.any()
-    assert (block.ffn_norm.weight == 1).all()
-    xavier = built(init="vaswani").stack.blocks[1]
-    assert std(xavier.ffn.up.weight) == math.sqrt(2 / (256 + 1024))
 
 
 def test_cross_attention_counts_as_a_residual_write():

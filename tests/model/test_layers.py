@@ -8,7 +8,6 @@ import torch
 
 from model import stack
 from model.attention import ATTENTIONS, MultiHeadAttention
-from model.transformer import build_model
 from tests.model.generate.test_decode import HOT, PROMPTS, collect, generate, lively, uncached
 from tests.model.generate.test_replay import graphs, replayed  # noqa: F401
 from tests.parts import alive, part, tiny, tokens
@@ -95,20 +94,8 @@ def test_the_first_layer_may_have_no_rotary_channels(monkeypatch):
     assert net_of(["still", "full"], layer_kinds=kinds).stack.position.width == 8
 
 
-def test_a_part_may_ask_for_its_layer(monkeypatch):
-    class Own(MultiHeadAttention):
-        def __init__(self, d_model: int, n_heads: int, layer: int, n_layers: int):
-            super().__init__(d_model, n_heads)
-            self.place = (layer, n_layers)
-
-    monkeypatch.setitem(ATTENTIONS, "own", Own)
-    net = build_model(tiny(attention={"kind": "own"}), 23)
-    assert [block.attention.place for block in net.stack.blocks] == [(0, 2), (1, 2)]
-
-
 ERRORS = [
     (["windw"], {}, "model.layers is .'windw'.; expected names of model.layer_kinds: full, window"),
-    ([], {}, "model.layers is ..; expected names of model.layer_kinds: full, window"),
     (["own"], {"ffnn": {}}, "model.layer_kinds.own.ffnn is no group of settings of one of: att"),
     (["own"], {"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw"),
     (["own"], {"position": {"kind": "learned"}}, "LearnedPosition adds to the embeddings"),

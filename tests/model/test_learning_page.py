@@ -7,13 +7,11 @@ from importlib import import_module
 from operator import attrgetter
 
 import pytest
-import torch
 
 from configs.cli import run_command
 from configs.compose import compose
 from model.shapes import main as shapes
-from model.transformer import ARCHITECTURES, build_model
-from tests.parts import ROOT, loaded, names
+from tests.parts import ROOT
 
 PAGE = (ROOT / "model/README.md").read_text()
 SHELL = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
@@ -54,22 +52,3 @@ def test_formulas_are_where_the_table_says():
     for file, name in functions:
         function = attrgetter(name)(import_module(f"model.{file}"))
         assert function.__module__ == f"model.{file}" and function.__qualname__ == name
-
-
-def test_presets_belong_to_their_architecture():
-    table = re.findall(r"^\| `(\w+)` \| .* \| ([\w, ]+) \| `python", PAGE, re.MULTILINE)
-    listed = {name: kind for kind, row in table for name in row.split(", ")}
-    kinds = {name: loaded("model", name)["model"]["kind"] for name in names("model")}
-    assert listed == {name: ARCHITECTURES[kind].__name__ for name, kind in kinds.items()}
-
-
-def test_cached_numbers_per_token():
-    numbers = re.findall(r"\b(m\w\w|gqa) ([\d,]+)\b", PAGE)
-    assert [kind for kind, _ in numbers] == ["mha", "gqa", "mqa", "mla"]
-    for kind, number in numbers:
-        overrides = ["model=llama", "size=124m", "model.n_layers=1", f"attention={kind}"]
-        net = build_model(compose(overrides).model, 9)
-        caches = net.new_caches(2)
-        net.hidden(torch.arange(2)[None], caches=caches)
-        cached = sum(buffer[0, :, 0].numel() for buffer in caches.layers[0]["attention"].buffers)
-        assert int(number.replace(",", "")) == cached, kind

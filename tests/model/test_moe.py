@@ -25,16 +25,15 @@ def make_moe(**options):
     return randomize(MixtureOfExperts(6, **options))
 
 
-@pytest.mark.parametrize("options", [{"top_k": 1}, {"n_shared": 2, "expert": GATED}])
-def test_formula(options):
-    """Every expert computes every token, and only the chosen ones count."""
-    net = make_moe(**options)
+def test_formula():
+    """Every expert computes every token, and only the chosen ones count. (That a single one has its own
+    probability is compared with transformers in hub/.)"""
+    net = make_moe(n_shared=2, expert=GATED)
     x = randn(2, 9, 6)
     probs = (x @ net.router.weight.T).softmax(-1)
     weights = probs * (probs >= probs.topk(net.top_k).values[..., -1:])
-    if net.top_k > 1:
-        weights = weights / weights.sum(-1, keepdim=True)
-    expected = 0 if net.shared is None else net.shared(x)
+    weights = weights / weights.sum(-1, keepdim=True)
+    expected = net.shared(x)
     actual = net(x)
     stacks = net.experts.state_dict()
     for i, weight in enumerate(weights.movedim(-1, 0)):
@@ -102,11 +101,8 @@ def test_the_sizes_of_the_groups_are_read_once_a_layer(options):
 
 def test_the_squared_relu_keeps_the_dtype_of_matmuls():
     """Autocast computes powers in float32 on a GPU, and experts would lose their grouped matmul."""
-    up = randn(3, 8).requires_grad_()
+    up = randn(3, 8)
     with Calls() as calls:
         squared = ACTIVATIONS["relu2"](up)
     assert not [name for name, _ in calls.made if "pow" in name or "square" in name]
-    expected = up.relu().square()
-    assert torch.equal(squared, expected)
-    [gradient] = torch.autograd.grad(squared.sum(), up)
-    assert torch.equal(gradient, torch.autograd.grad(expected.sum(), up)[0])
+    assert torch.equal(squared, up.relu().square())

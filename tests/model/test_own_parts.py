@@ -6,7 +6,6 @@ from torch import nn
 from torch.distributed.utils import _apply_to_tensors as fsdp_casts
 
 from model.attention import ATTENTIONS, Attention, MultiHeadAttention, merge, split
-from model.inference import prepare
 from model.transformer import build_model
 from tests.parts import alive, part, tiny, tokens
 from training.compile import recompute_blocks
@@ -47,12 +46,6 @@ def test_layers_share_what_is_new_in_each_pass(net):
         assert fsdp_casts(lambda tensor: tensor.half(), {"shared": shared})["shared"] is shared
 
 
-def test_recomputed_blocks_read_what_the_first_run_read(net):
-    expected = gradients(net, net.hidden)
-    recompute_blocks(net)
-    torch.testing.assert_close(gradients(net, net.hidden), expected, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("recompute", [False, True])
 def test_shared_values_compile_to_one_graph(net, recompute):
     expected = gradients(net, net.hidden)
@@ -75,18 +68,6 @@ def test_reset_comes_after_the_scheme(monkeypatch):
     for block in build_model(tiny(attention={"kind": "own"}), 23).stack.blocks:
         assert (block.attention.gate.bias == 2).all()
         assert block.attention.gate.weight.std() < 0.03
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_merged_maps_have_weights(bias):
-    """For an attention that multiplies by them itself."""
-    net = alive(tiny(attention=part("attention", "mha", bias=bias))).float()
-    attention = net.stack.blocks[0].attention
-    expected = [attention.key.weight, attention.key.bias]
-    prepare(net)
-    assert not isinstance(attention.key, nn.Linear)
-    assert torch.equal(attention.key.weight, expected[0])
-    assert attention.key.bias is None if not bias else torch.equal(attention.key.bias, expected[1])
 
 
 def test_a_part_without_sizes_needs_no_rotation(monkeypatch):

@@ -57,7 +57,6 @@ def test_cpu_precision_follows_its_features(vendor, features, feature, monkeypat
     ("name", "teraflops"),
     [
         ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA L4", 121),
         ("Tesla T4", 65),
         ("NVIDIA T400", None),
         ("NVIDIA GB200", 2500),

@@ -174,7 +174,8 @@ def test_every_step_of_generation(attention):
     options = {"attention": part("attention", attention), "position": part("position", "rope")}
     net = alive(tiny(**options))
     steps = generate(net, [[1] * 5, [2] * 3], max_new_tokens=4)
-    trace(net, lambda: list(steps), T=[1, 5], S=[1, 5, 6, 7, 8])
+    seen = trace(net, lambda: list(steps), T=[1, 5], S=[1, 5, 6, 7, 8])
+    assert ("q_BHTK" in seen) == (attention == "mla"), "decoding uses the absorbed form"
 
 
 def test_the_loss():

@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,8 +9,7 @@ import pytest
 import yaml
 
 from configs.cli import run_command
-from tests.parts import ROOT
-from tests.training.runs import TEXT, rows, with_usual
+from tests.training.runs import rows
 from training.compare import main
 
 
@@ -74,19 +72,6 @@ def test_a_sweep_that_is_repeated_goes_on(start):
         sentence = f"runs/mine/{number} already exists, with other settings; choose another"
         assert sentence in errors
     assert files("runs/mine/0") == kept
-
-
-@pytest.mark.faults  # it takes long
-def test_runs_at_the_same_time(tmp_path):
-    """With the launcher of joblib, by the real command."""
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    (tmp_path / "book.txt").write_text(TEXT)
-    words = with_usual(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=1,2", "-m"])
-    command = [sys.executable, str(ROOT / "train.py"), *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    [home] = tmp_path.glob("runs/sweep-*")
-    assert column((home / "comparison.md").read_text(), "run") == ["0 (n=2)"]
 
 
 # ---- any runs

@@ -10,9 +10,8 @@ import torch
 import model.attend
 from data.objectives import NextToken
 from model.loss import loss
-from tests.model.test_grid import config_of
 from tests.model.test_layers import PATTERNS, settings
-from tests.parts import alive, kinds, part, tiny, tokens
+from tests.parts import alive, part, tiny, tokens
 from tests.training.runs import rows
 
 END = 0
@@ -52,26 +51,17 @@ def alone():
             yield {"tokens": row[None, start:stop]}, row[None, start + 1 : stop + 1]
 
 
-def check(config):
-    net = alive(config)
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+@pytest.mark.parametrize("fused", [False, True])
+def test_loss_and_gradients(changes, fused, monkeypatch):
+    """(Every part is in test_grid_in_use.py.)"""
+    if fused:
+        monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
+    net = alive(tiny(**{"position": part("position", "rope")} | changes))
     made = batch()
     expected = loss_and_gradients(net, alone())
     found = loss_and_gradients(net, [(made.inputs, made.targets)])
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("position", kinds("position"))
-@pytest.mark.parametrize("attention", kinds("attention"))
-@pytest.mark.parametrize("fused", [False, True])
-def test_every_attention_and_position(attention, position, fused, monkeypatch):
-    if fused:
-        monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
-    check(config_of("decoder", attention=attention, position=position))
-
-
-@pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_windows_and_layers(changes):
-    check(tiny(**{"position": part("position", "rope")} | changes))
 
 
 def test_an_end_token_begins_the_next_document():

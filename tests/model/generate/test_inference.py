@@ -38,12 +38,18 @@ def test_a_packed_row_does_not_depend_on_the_others(dtype):
         assert torch.equal(packed(x[:n]), packed(x)[:n])
 
 
-def test_maps_are_merged_where_a_class_uses_one_of_them():
-    """As an attention of one's own might."""
-    net = alive(tiny(attention=part("attention", "mha")))
-    x = torch.randn(2, 3, 32, dtype=torch.float64)
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_attention_of_ones_own_may_use_one_of_the_merged_maps(bias):
+    """Or its weights."""
+    net = alive(tiny(attention=part("attention", "mha", bias=bias)))
     attention = net.stack.blocks[0].attention
-    expected = [attention.value(x), attention.query(x)]
+    x = torch.randn(2, 3, 32, dtype=torch.float64)
+
+    def uses():
+        query, value = attention.query, attention.value
+        return [value(x), *project(x, value, query), value.weight, value.bias]
+
+    expected = uses()
     prepare(net)
-    torch.testing.assert_close([attention.value(x), attention.query(x)], expected)
-    torch.testing.assert_close([*project(x, attention.value, attention.query)], expected)
+    assert type(attention.value) is Part
+    torch.testing.assert_close(uses(), expected)

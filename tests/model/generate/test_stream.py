@@ -6,7 +6,6 @@ from data.tokenizers.tokenizer import ByteTokenizer, assign_ids
 from model.generate.stream import TextStream
 
 TOKENIZER = ByteTokenizer(assign_ids(["end", "start", "sentinel_0", "sentinel_1"], 256))
-TEXT = "naïve ☃ aaab 🙂 abaab\n漢字 ab"
 
 
 def streamed(ids, stops=()):
@@ -14,14 +13,6 @@ def streamed(ids, stops=()):
     stream = TextStream(TOKENIZER, stops)
     pieces = [stream.push(i) for i in ids]
     return stream, [*pieces, stream.finish("length")]
-
-
-def test_characters_are_complete():
-    stream, pieces = streamed(TEXT.encode())
-    assert "".join(pieces) == stream.text == TEXT and "\ufffd" not in "".join(pieces)
-    assert pieces[2:4] == ["", "ï"]
-    _, pieces = streamed("☃".encode()[:2])
-    assert pieces == ["", "", "\ufffd"], "an incomplete one, at the end"
 
 
 def test_nothing_of_a_stop_string_is_emitted():

@@ -22,7 +22,6 @@ from data.tokenizers.imported import HubTokenizer
 from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
-from model.generate.stream import TextStream
 from model.hub.__main__ import export_run, import_run
 from model.hub.convert import export, load_hf
 from model.hub.tokenizer import NO_CLASS
@@ -318,22 +317,6 @@ def test_spaces_are_cleaned_up_in_decoding(cleans_up, tmp_path):
     pieces = [stream([i]) for i in ids]
     assert "".join(pieces) + stream([], final=True) == auto.decode(ids)
     assert (" ." in auto.decode(ids)) != cleans_up
-
-
-ENDS_OF = [([292, 291], None), (291, [292, 291])]
-
-
-@pytest.mark.parametrize(("config", "generation"), ENDS_OF)
-def test_a_model_may_have_several_ends(config, generation, tmp_path):
-    """generation_config.json has the last word. Training ends a text with the first, generation at
-    any."""
-    folder = hf_folder("llama3", tmp_path / "hf", eos_token_id=config)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
-    tokenizer = load_hf(folder)[1]
-    assert tokenizer.end_ids == [292, 291]
-    stream = TextStream(tokenizer)
-    stream.push(291)
-    assert stream.finish_reason == "eos"
 
 
 @pytest.mark.parametrize("specials", [("end", "pad", "start"), ("end", "mask")])
