@@ -17,7 +17,6 @@ from model.hub.__main__ import export_run, import_run
 from model.pretrained import init_run
 from model.weights import read_json
 from tests.model.hub.hub_models import (
-    AUTO,
     END,
     PAD,
     build_hf,
@@ -28,7 +27,6 @@ from tests.model.hub.hub_models import (
 )
 
 TEMPLATES = {
-    "bert": "<pad> $A <eos>",
     "t5": "$A <eos>",
     "bart": "<eos> <pad> $A <pad> <eos>",
     "mistral": "<pad> $A",
@@ -58,12 +56,11 @@ def imported(request, tmp_path, monkeypatch):
 
     def imported(name):
         model, backend = build_hf(name), TOKENIZERS[request.param]()
-        backend.add_special_tokens(["<mask>"])
         ids = [(token, backend.token_to_id(token)) for token in ("<eos>", "<pad>")]
         template = processors.TemplateProcessing(TEMPLATES[name], special_tokens=ids)
         backend.post_processor = processors.Sequence([processors.ByteLevel(), template])
         save(model, HF)
-        roles = {"eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"}
+        roles = {"eos_token": "<eos>", "pad_token": "<pad>"}
         tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
         tokenizer.save_pretrained(HF)
         import_run(HF, RUN)
@@ -83,29 +80,16 @@ def run(capsys):
     return run
 
 
-def test_masks_are_filled_as_in_transformers(imported, run):
-    model, tokenizer = imported("bert")
-    inputs = tokenizer(f"{PROMPT} <mask> in", return_tensors="pt")["input_ids"]
-    place = inputs[0].tolist().index(tokenizer.mask_token_id)
-    probs, best = (top.tolist() for top in model(inputs).logits[0, place].softmax(-1).topk(5))
-    name = load_run(RUN).tokenizer.decode_with_specials
-    text, predictions = run("--prompt", f"{PROMPT} [MASK] in").splitlines()
-    expected = (f"{name([i])!r} {prob:.3f}" for i, prob in zip(best, probs, strict=True))
-    assert predictions == f"  [MASK] 1: {', '.join(expected)}"
-    inputs[0, place] = best[0]
-    assert text == name(inputs[0, 1:-1].tolist()), "without the template"
-
-
 def generated(run, *args):
     return json.loads(run(*args, "--max-new-tokens", "12", "--json"))
 
 
 def hf_generate(model, tokenizer):
-    """(ids of the prompt, ids that transformers generates greedily from it, which may begin with
-    them)"""
+    """(what transformers begins with, the ids that it generates greedily)"""
     inputs = tokenizer(PROMPT, return_tensors="pt", return_token_type_ids=False)
-    output = model.generate(**inputs, max_new_tokens=12, do_sample=False)
-    return inputs["input_ids"][0].tolist(), output[0].tolist()
+    [output] = model.generate(**inputs, max_new_tokens=12, do_sample=False).tolist()
+    n = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    return output[:n], output[n:]
 
 
 def test_generation_config_is_obeyed_and_kept(imported, run):
@@ -122,10 +106,9 @@ def test_generation_config_is_obeyed_and_kept(imported, run):
 
     model = hf.BartForConditionalGeneration.from_pretrained(HF).eval()
     tokenizer = hf.AutoTokenizer.from_pretrained(HF)
-    _, [start, *expected] = hf_generate(model, tokenizer)
-    row = generated(run, "--source", PROMPT)
-    assert (start, row["ids"]) == (7, expected)
-    assert (expected[0], expected[-1]) == (8, END)
+    start, expected = hf_generate(model, tokenizer)
+    assert (start, expected[0], expected[-1]) == ([7], 8, END)
+    assert generated(run, "--source", PROMPT)["ids"] == expected
 
     export_run(RUN, "latest", BACK, None)
     assert read_json(BACK / "generation_config.json") == config
@@ -140,37 +123,28 @@ def test_generation_config_is_obeyed_and_kept(imported, run):
 @pytest.mark.parametrize("name", ["mistral", "bart"])
 def test_generation_rules_are_obeyed(name, imported, run):
     """A flag takes the place of its rule."""
-    imported(name)
-    rules = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "suppress_tokens": [7, 8]}
-    model = AUTO[load_run(RUN).model.kind].from_pretrained(HF)
-    tokenizer = hf.AutoTokenizer.from_pretrained(HF)
+    model, tokenizer = imported(name)
     plain = hf_generate(model, tokenizer)
-    stored = read_json(RUN / "tokenizer.json")
-    kept = load_run(RUN).config["generation"] | {"min_length": None}
-    stored["files"]["generation_config.json"] = json.dumps(kept | rules)
-    (RUN / "tokenizer.json").write_text(json.dumps(stored))
+    rules = {"no_repeat_ngram_size": 2, "suppress_tokens": [7, 8], "repetition_penalty": 1.3}
     model.generation_config.update(**rules)
-    prompt, output = hf_generate(model, tokenizer)
-    assert output != plain[1]
-    n_prompt = len(prompt) if name == "mistral" else 1
-    args = ["--prompt", PROMPT, "--temperature", "0"]
-    assert generated(run, *args)["ids"] == output[n_prompt:]
-    model.generation_config.repetition_penalty = 2.0
-    _, output = hf_generate(model, tokenizer)
-    assert generated(run, *args, "--repetition-penalty", "2")["ids"] == output[n_prompt:]
+    model.generation_config.save_pretrained(HF)
+    shutil.rmtree(RUN)
+    import_run(HF, RUN)
+    for penalty, flags in ((1.3, []), (2.0, ["--repetition-penalty", "2"])):
+        model.generation_config.repetition_penalty = penalty
+        expected = hf_generate(model, tokenizer)
+        assert expected != plain
+        row = generated(run, "--prompt", PROMPT, "--temperature", "0", *flags)
+        assert row["ids"] == expected[1]
 
 
-RULES = {"repetition_penalty": 1.3, "bad_words_ids": [[PAD]], "min_length": 3}
-
-
-@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
-def test_rules_of_generation_are_kept(file, imported, capsys):
-    """Older folders have them in config.json. Which are not obeyed is said. Forced tokens may be a
-    list, and must exist."""
+def test_older_folders_have_the_rules_in_config_json(imported, capsys):
+    """Which are not obeyed is said. Forced tokens may be a list, and must exist."""
     imported("bart")
     (HF / "generation_config.json").unlink()
-    rules = RULES | {"num_beams": 4, "length_penalty": 2.0, "forced_eos_token_id": [END]}
-    edit_config(HF, **rules) if file == "config.json" else (HF / file).write_text(json.dumps(rules))
+    rules = {"repetition_penalty": 1.3, "bad_words_ids": [[PAD]], "min_length": 3}
+    rules |= {"num_beams": 4, "length_penalty": 2.0, "forced_eos_token_id": [END]}
+    edit_config(HF, **rules)
     capsys.readouterr()
     import_run(HF, Path("again"))
     [said] = [line for line in capsys.readouterr().err.splitlines() if "generation" in line]
@@ -182,7 +156,6 @@ def test_rules_of_generation_are_kept(file, imported, capsys):
     export_run(Path("again"), "latest", BACK, None)
     assert rules.items() <= read_json(BACK / "generation_config.json").items()
     edit_config(HF, forced_bos_token_id=9999)
-    (HF / "generation_config.json").unlink(missing_ok=True)
     with pytest.raises(HubError, match="forced_bos_token_id is 9999; the model has 300 tokens"):
         import_run(HF, Path("odd"))
 
@@ -192,11 +165,10 @@ def test_models_generate_as_in_transformers(name, imported, run):
     """A decoder with the template's prefix, without its suffix; no space is lost where the generated
     text begins."""
     model, tokenizer = imported(name)
-    prompt, output = hf_generate(model, tokenizer)
-    n_prompt = len(prompt) if name == "mistral" else 1
+    start, ids = hf_generate(model, tokenizer)
     args = ["--prompt", PROMPT, "--temperature", "0"]
     row = generated(run, *args)
-    assert row["ids"] == output[n_prompt:]
-    expected = tokenizer.decode(output, skip_special_tokens=True)
+    assert row["ids"] == ids
+    expected = tokenizer.decode(start + ids, skip_special_tokens=True)
     assert expected == PROMPT * (name == "mistral") + row["text"]
     assert run(*args, "--max-new-tokens", "12") == f"{expected}\n"

@@ -18,7 +18,7 @@ from configs.parts import LOADED
 from model.attention import ATTENTIONS
 from model.feedforward import FFNS
 from tests.parts import ARCHITECTURES, ROOT, names
-from tests.test_house import FILES, FOLDERS, REGISTRIES
+from tests.test_house import FOLDERS, REGISTRIES
 
 PAGES = [ROOT / folder / "README.md" for folder in ("", *FOLDERS, "model/hub")]
 PAGES.append(ROOT / "training/finetuning.md")
@@ -165,34 +165,11 @@ def test_the_first_python_block_runs(home, monkeypatch, capsys):
     assert capsys.readouterr().out
 
 
-def test_every_option_of_sampling_is_explained(capsys):
-    assert execute(["sample.py", "--help"]) == 0
-    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", capsys.readouterr().out))
-    assert len(options) > 20
-    assert not [option for option in options - {"--help"} if f"`{option}" not in README]
-
-
-def test_the_excerpt_of_the_shapes_is_real(capsys):
-    command = next(command for command in COMMANDS if "model.shapes" in command)
-    assert execute(shlex.split(command)[1:]) == 0
-    shown = capsys.readouterr().out
-    excerpt = re.findall(r"^    (\w+_[A-Z1]+ +\(.*)", README, re.MULTILINE)
-    assert excerpt and not [line for line in excerpt if line not in shown]
-
-
 @pytest.mark.parametrize("group", [*REGISTRIES, "model", "size", "experiment"])
 def test_the_tables_list_every_option(group):
     [cell] = re.findall(rf"^\| `{group}=` \|(.*)\|$", README, re.MULTILINE)
     listed = re.sub(r"\(.*?\)|:.*", "", cell).split(",")
     assert {name.strip(" `") for name in listed} == set(names(group))
-
-
-def test_the_files_named_exist():
-    named = set(re.findall(r"(?<![\w.])[\w/]+\.py\b", README)) - {"my_parts.py", "dates.py"}
-    assert named
-    paths = [*FILES, *(ROOT / "tests").rglob("*.py")]
-    for name in named:
-        assert any(f"{path}".endswith(f"/{name}") for path in paths), name
 
 
 def test_links_lead_somewhere():

@@ -16,7 +16,6 @@ from configs.compose import compose
 from data.tokenizers.tokenizer import ByteTokenizer, assign_ids
 from model.checkpoint import load_run
 from model.generate.decode import DecodeStep
-from model.generate.options import parse_options
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import write_run
 from model.transformer import Decoder, build_model
@@ -162,11 +161,6 @@ def test_stdin_is_one_prompt(run):
     expected = run("--prompt", "a\nnaïve", *limit(5))
     for text in ("a\nnaïve\n", "a\r\nnaïve\r\n", "\ufeffa\nnaïve"):
         assert run(*limit(5), stdin=text.encode()) == expected
-
-
-@pytest.mark.parametrize("text", ["-x", "-", "a b", "", "--run=", "--prompt=a"])
-def test_a_text_may_begin_with_a_dash(text):
-    assert parse_options([f"--prompt={text}"]).prompt == [text]
 
 
 def test_an_architecture_generates_in_its_own_way(rows, monkeypatch):

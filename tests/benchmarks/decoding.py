@@ -2,12 +2,12 @@
 
 They take turns, each in a fresh process, so that neither inherits the other's memory.
 
-    OMP_NUM_THREADS=2 python -m tests.benchmarks.decoding --rounds 5
+    OMP_NUM_THREADS=2 python -m tests.benchmarks.decoding [rounds]
 
 `ours/hf` is the median of pairs.
 """
 
-import argparse
+import sys
 import time
 from functools import partial
 from itertools import product
@@ -26,6 +26,7 @@ SIZES = {  # layers, heads, width, context length, vocabulary
     "124m": (12, 12, 768, 1024, 50257),
 }
 PROMPT = 16
+NEW = 200  # tokens
 
 
 def decode(model, prompts, new):
@@ -44,7 +45,7 @@ def decode_hf(model, prompts, new):
     return ids[:, PROMPT:].tolist()
 
 
-def measure(size, dtype, batch, new, side):
+def measure(size, dtype, batch, side):
     """(ids, seconds) of one side."""
     ours, theirs = (model.eval() for model in both_models(*SIZES[size]))
     theirs.generation_config.eos_token_id = None  # every text has the full length
@@ -60,43 +61,28 @@ def measure(size, dtype, batch, new, side):
     prompts = torch.randint(vocab_size, (batch, PROMPT), generator=generator).tolist()
     function(model, prompts, 4)  # the first call warms up
     start = time.perf_counter()
-    ids = function(model, prompts, new)
+    ids = function(model, prompts, NEW)
     return ids, time.perf_counter() - start
 
 
-def compare(size, dtype, batch, new, rounds):
-    """A row of the table: {column: value}."""
-    found = take_turns(
-        ["ours", "hf"], rounds, partial(in_process, measure, size, dtype, batch, new)
-    )
+COLUMNS = ("size", "dtype", "batch", "ours/s", "hf/s", "same_ids", "ours/hf")
+
+
+def compare(*cell, rounds):
+    """A row of the table."""
+    found = take_turns(["ours", "hf"], rounds, partial(in_process, measure, *cell))
     ours, theirs = ([seconds for _, seconds in results] for results in found.values())
     rows = zip(*(results[0][0] for results in found.values()), strict=True)
     n_equal = sum(own == other for own, other in rows)
-    return {
-        "size": size,
-        "dtype": dtype,
-        "batch": batch,
-        "ours/s": f"{batch * new / median(ours):.1f}",
-        "hf/s": f"{batch * new / median(theirs):.1f}",
-        "same_ids": f"{n_equal}/{batch}",
-        "ours/hf": spread(ratios(theirs, ours)),
-    }
+    speeds = [f"{cell[-1] * NEW / median(seconds):.1f}" for seconds in (ours, theirs)]
+    return *cell, *speeds, n_equal, spread(ratios(theirs, ours))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["fp32", "bf16"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 16])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--new", type=int, default=200)
-    args = parser.parse_args()
-    for number, cell in enumerate(product(args.sizes, args.dtypes, args.batches)):
-        row = compare(*cell, args.new, args.rounds)
-        if number == 0:
-            print("  ".join(f"{name:>9}" for name in row))
-        print("  ".join(f"{value!s:>9}" for value in row.values()), flush=True)
+def main(rounds=3):
+    print("  ".join(f"{name:>9}" for name in COLUMNS))
+    for cell in product(SIZES, ("fp32", "bf16"), (1, 16)):
+        print("  ".join(f"{value!s:>9}" for value in compare(*cell, rounds=rounds)), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

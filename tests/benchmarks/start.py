@@ -1,4 +1,4 @@
-"""How long commands take to their first step, first token or end, beside `import torch`.
+"""How long it takes to a first step or a first token, beside `import torch`.
 
     OMP_NUM_THREADS=2 python -m tests.benchmarks.start [rounds]
 
@@ -22,9 +22,6 @@ COMMANDS = {
     "first step": TRAIN.split(),
     "first token": ["sample.py", "--prompt", "line", "--max-new-tokens", "1"],
 }
-HELP = ["train.py", "sample.py", "-m data", "-m model.hub"]
-HELP += ["-m model.shapes", "-m training.compare"]
-COMMANDS |= {f"{name} --help": [*name.split(), "--help"] for name in HELP}
 FIRST_STEP = b"step      1  loss"
 
 
@@ -57,7 +54,7 @@ def main(rounds=5):
         subprocess.run(train, cwd=folder, capture_output=True)  # a run to sample from
         times = take_turns(COMMANDS, rounds, lambda name: measure(COMMANDS[name], folder))
     for name, measured in times.items():
-        parts = [f"{name:<26}"]
+        parts = [f"{name:<14}"]
         for i, unit in enumerate(("s", "CPU s")):
             seconds = [pair[i] for pair in measured]
             of_torch = median(pair[i] for pair in times["import torch"])

@@ -5,7 +5,7 @@
 In turn in one process, with the same sizes, precision and optimizer: medians, and ratios to ours.
 """
 
-import argparse
+import sys
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -34,6 +34,7 @@ CASES = {  # overrides, rows, layers, heads, width, length, vocabulary; the defa
     "medium": (GPT2, 16, 6, 6, 384, 256, 65),
     "default": ([], 16, 2, 4, 128, 128, 6144),
 }
+ROUNDS = 10
 
 
 def model_sizes(n_layers, n_heads, width, length):
@@ -212,14 +213,9 @@ def measure(step):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--compile", action="store_true")
-    args = parser.parse_args()
-    for case in args.cases:
-        steps = dict(candidates(case, args.compile))
-        found = take_turns(steps.values(), args.rounds + 1, measure)
+    for case in CASES:
+        steps = dict(candidates(case, compiled="--compile" in sys.argv))
+        found = take_turns(steps.values(), ROUNDS + 1, measure)
         _, *ours = found[steps["ours"]]  # the first round warms up
         for name, step in steps.items():
             _, *seconds = found[step]

@@ -4,11 +4,7 @@ CONFIG = [
     # names
     ("train.stepz=5", r"unknown setting train.stepz \(did you mean train.steps\?\)"),
     ("modle=llama", r"unknown setting modle \(did you mean model\?\)"),
-    ("model.attention.windw=3", r"windw \(did you mean model.attention.sliding_window\?\)"),
-    (
-        "model.attention.queries_per_kv=2",
-        "is a setting of attention=gqa or attention=gqa_qknorm or .*, which is not",
-    ),
+    ("model.attention.queries_per_kv=2", "is a setting of attention=gqa or .*, which is not"),
     # what other projects call them
     ("lr=1", r"unknown setting lr \(did you mean optimizer.lr\?\)"),
     ("adapt.rank=8", "adapt.rank is a setting of adapt=lora, which is not selected"),
@@ -21,42 +17,25 @@ CONFIG = [
     ("train.steps", "cannot parse 'train.steps'; write group=option or key=value"),
     ("config/train_gpt2.py", "settings are not read from a Python file such as config/train_gpt2"),
     ("--lr=3", "unknown option --lr=3; a setting has no dashes: lr=3"),
-    (
-        "wandb=offline",
-        "wandb is 'offline'; expected its settings one by one: wandb.mode, wandb.pro",
-    ),
+    ("wandb=offline", "wandb is 'offline'; expected its settings one by one: wandb.mode, wan"),
     # values
     ("train.steps=1.5", "train.steps is 1.5; expected an integer at least 0 or null"),
-    (
-        "train.steps=null",
-        "a run needs a length: set one of train.steps, train.tokens, train.epochs, trai",
-    ),
+    ("train.steps=null", "a run needs a length: set one of train.steps, train.tokens, tra"),
     ("parallel=fsdp", "parallel=fsdp needs several processes; use torchrun"),
-    ("name=-x", "and begin with neither '.' nor '-'"),
     ("name=../x", "name is '../x'; use up to 120 letters"),
     ("resume=true", "resume= needs a name=...; runs has no run yet"),
     ("resume=true name=x", "there is no run runs/x; resume=auto would start it"),
-    (
-        "-m name=x seed=1,2",
-        "-m cannot be combined with name= or resume=: each run gets a new name",
-    ),
+    ("-m name=x seed=1,2", "-m cannot be combined with name= or resume=: each run gets a new"),
     # what a part refuses
     ("schedule.warmup=9", "warmup is 9 steps but the run has only 4; lower warmup"),
     ("schedule.warmup=9 train.minutes=1", "warmup is 9 steps, but train.minutes has no steps"),
-    (
-        "model.n_layers=999999999",
-        "n_layers is 999999999; expected an integer at least 1 and at most 10",
-    ),
+    ("model.n_layers=999999999", "n_layers is 999999999; expected an integer at least 1 and at"),
 ]
 MIX = "data=mix data.sources="
 CONFIG += [
     ("data.path=", "data.path is empty; give a file, a folder or a glob"),
-    (
-        "data.encoding=utf-9",
-        "encoding is 'utf-9', not a text encoding of Python; try utf-8, latin-1",
-    ),
+    ("data.encoding=utf-9", "encoding is 'utf-9', not a text encoding of Python; try utf-8"),
     ("data=parallel", "a value is needed for data.source and data.target"),
-    (MIX + "{}", "the sources must be all text, all pairs or all conversations"),
     (MIX + "{a:{kind:python},b:{kind:synthetic}}", "the sources must be all text, all"),
     (MIX + "{a:{kind:mix,sources:{b:{kind:python}}}}", "data.sources.a.kind is 'mix'; choose one"),
     (MIX + "{a:{kind:python,document_mask:true}}", r"setting data.sources.a \(python\): document_"),
@@ -67,27 +46,15 @@ TABLE = "data=table data.field=text data.path="
 PARALLEL = "model=bart data=parallel "
 DATA = [
     ("data.path=none.txt", "there is no file at none.txt"),
-    ("data.path=empty", "there is no file at empty"),
     ("data.path=zero.txt", "the files are empty"),
     ("data.path=latin.txt", "is not UTF-8 .invalid continuation byte"),
     ("data.path=tiny.txt", "too few for an example; give more text"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
     ("data=text data.path=bad.jsonl", "has tables .1., such as bad.jsonl; data=table reads one of"),
     ("data.path=zero.txt data.on_error=skip", "there is no text: zero.txt: the text is empty"),
-    ("data.path=[tiny.txt,none.txt]", "there is no file at none.txt"),
     ("data.path=tiny.txt data.val_path=zero.txt", "validation split is empty; change data.val_"),
-    (
-        "data.path=latin.txt data.split_on=line",
-        "latin.txt:1 has bytes that are not text; set data.en",
-    ),
+    ("data.path=latin.txt data.split_on=line", "latin.txt:1 has bytes that are not text; set"),
     ("data.path=no.txt.gz", "cannot read no.txt.gz: "),
-    (
-        PARALLEL + "data.source=gap.txt data.target=three.txt",
-        "gap.txt:2: the source or the target is empty",
-    ),
-    (
-        PARALLEL + "data.source=three.txt data.target=gap.txt",
-        "three.txt:2: the source or the target is empty",
-    ),
+    (PARALLEL + "data.source=gap.txt data.target=three.txt", "gap.txt:2: the source or the target"),
 ]
 BAD = [(typed, 2, part) for typed, part in CONFIG] + [(typed, 3, part) for typed, part in DATA]

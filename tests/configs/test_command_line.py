@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from configs.compose import CONFIGS, compose
+from configs.compose import compose
 from tests.configs.bad_overrides import BAD
-from tests.parts import names, thin
+from tests.parts import thin
 
 TEXTS = {
     "zero.txt": b"",
@@ -24,7 +24,6 @@ TEXTS = {
 @pytest.mark.parametrize(("typed", "code", "sentence"), thin(BAD, BAD[::2]))
 def test_refused_in_one_sentence(start, typed, code, sentence):
     """And nothing is left behind."""
-    Path("empty").mkdir()
     if code == 3:
         for name, text in TEXTS.items():
             Path(name).write_bytes(text)
@@ -43,22 +42,9 @@ def test_debug_shows_the_traceback(start):
     assert stderr.splitlines()[-1].startswith("error: name is 'a/b/c'")
 
 
-@pytest.mark.parametrize("setting", ["data.path", "data.cache", "init_from"])
-def test_a_user_who_does_not_exist(start, setting):
-    with_usual = start.plainly if setting == "init_from" else start
-    stderr = with_usual(f"{setting}=~no-such-user/x", code=2).err
+def test_a_user_who_does_not_exist(start):
+    stderr = start("data.path=~no-such-user/x", code=2).err
     assert "cannot expand ~ in ~no-such-user" in stderr
-    assert not list(Path().glob("~*"))
-
-
-@pytest.mark.quick
-def test_help_lists_the_groups_on_one_screen(start):
-    text = start.plainly("--help").out
-    assert "hydra" not in text
-    assert max(map(len, text.splitlines())) <= 80
-    unwrapped = text.replace("\n  ", " ")
-    for group in {path.parent.name for path in CONFIGS.glob("*/*.yaml")}:
-        assert f"\n{group}: {', '.join(names(group))}\n" in unwrapped
 
 
 @pytest.mark.quick
@@ -70,13 +56,9 @@ def test_cfg_job_prints_the_settings_of_a_command_line(start):
     assert printed.model == compose(["model=bert"]).model
 
 
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [("model=gp", ["model=gpt2"]), ("optimizer.l", ["optimizer.lr="])],
-)
-def test_completion_in_a_shell(start, monkeypatch, words, answer):
-    monkeypatch.setenv("COMP_LINE", f"python train.py {words}")
-    assert start.plainly("-sc", "query=bash").out.split() == answer
+def test_completion_in_a_shell(start, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", "python train.py model=gp")
+    assert start.plainly("-sc", "query=bash").out.split() == ["model=gpt2"]
 
 
 def test_an_option_of_ones_own(start):

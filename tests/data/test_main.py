@@ -31,28 +31,14 @@ TEXTS = ["data=text", "data.path=book.txt"]
 PAIR_TABLE = ["data=pairs", "data.path=pairs.jsonl"]
 
 
-def test_counts(run):
-    out = run(*TEXTS).out
-    cut = int(len(TEXT) * 0.95)
-    for n in (cut, len(TEXT) - cut):
-        assert f"{n:,}" in out
-    assert "byte, vocab_size 257" in out and "1.00 bytes per token (train)" in out
-    for name in ("next_token", "steps per epoch", "cached in", "sequences", "targets   "):
-        assert name in out
-
-
 @pytest.mark.parametrize(
     ("overrides", "seen"),
     [
         ([*TEXTS, "data.document_mask=true"], ["documents (16, 128), 2,048 targets"]),
-        (["data=synthetic", "data.size=300"], ["<start>"]),
         ([*TEXTS, "model=bert"], ["<mask>"]),
         ([*TEXTS, "model=t5"], ["source      ", "<sentinel_0>", "<start>", "<end>"]),
         ([*PAIR_TABLE, "model=gpt2"], ["<start>", "targets     '", "is a number<end>'"]),
-        (
-            [*PAIR_TABLE, "model=bart"],
-            ["source      'what is", "tokens      '<start>", "is a number<end>'"],
-        ),
+        ([*PAIR_TABLE, "model=bart"], ["source      'what is", "tokens      '<start>"]),
     ],
 )
 def test_every_objective(run, overrides, seen):

@@ -25,6 +25,7 @@ from tests.faults.harness import (
     verified_steps,
 )
 from tests.faults.shim import Shim, pause, spoil
+from tests.training.runs import files
 
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 
@@ -70,15 +71,11 @@ def test_no_checkpoint_is_undamaged(tmp_path):
     folder = copy_run(tmp_path)
     for path in folder.glob("checkpoints/step-*/model.safetensors"):
         path.write_bytes(bytes(100))
-    before = contents(folder)
+    before = files(folder)
     output = output_of(tmp_path, "resume=true", code=4)
     assert "error: no checkpoint of runs/run is undamaged" in output
     assert output.count("model.safetensors is damaged") == 2
-    assert contents(folder) == before
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert files(folder) == before
 
 
 @pytest.mark.faults
@@ -117,10 +114,10 @@ def test_one_writer(tmp_path):
     """A second process is refused, and a killed one leaves no lock behind."""
     first = start(tmp_path, overridden(), Shim(pause, 60), output="first")
     os.waitpid(first, os.WUNTRACED)
-    before = contents(tmp_path / RUN)
+    before = files(tmp_path / RUN)
     output = output_of(tmp_path, "resume=true", code=8)
     assert "runs/run is in use by another process" in output
-    assert contents(tmp_path / RUN) == before
+    assert files(tmp_path / RUN) == before
     os.kill(first, signal.SIGKILL)
     assert end(first) == -signal.SIGKILL
     assert_resumes(tmp_path)

@@ -7,7 +7,6 @@ import model.attend
 import model.attention
 from model.attention import ATTENTIONS, MultiHeadAttention
 from model.attention_maps import attention_maps
-from model.shapes import main as draw_masks
 from tests.parts import alive, names, part, tiny, tokens
 
 
@@ -59,10 +58,8 @@ class OwnWeights(MultiHeadAttention):
         return mask.add_to(q_BHTD @ k_BHSD.mT).softmax(-1) @ v_BHSE
 
 
-def test_attention_with_weights_of_its_own_is_rejected(monkeypatch, capsys):
+def test_attention_with_weights_of_its_own_is_rejected(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "own", OwnWeights)
     with pytest.raises(ValueError, match="this model's attention overrides attend"):
         own = part("attention", "mha", kind="own")
         attention_maps(alive(tiny(attention=own)), {"tokens": [1, 2, 3]})
-    draw_masks(["--mask", "attention=mha", "model.attention.kind=own"])
-    assert capsys.readouterr().out == "no tensor is named weights_BHTS\n"

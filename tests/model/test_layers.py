@@ -70,11 +70,6 @@ def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
     assert not net.stack.layer_positions
 
 
-def test_a_pattern_longer_than_the_depth_is_cut():
-    keys = net_of(["window", "full", "wide", "full"]).stack.context_keys
-    assert [window for _, window in keys] == [3, None, 12]
-
-
 def test_a_kind_may_change_one_option_of_a_scaling():
     kinds = {"own": {"position": {"scaling": {"factor": 2.0}}}, "full": {}}
     position = part("position", "rope_linear")

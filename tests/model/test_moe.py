@@ -12,8 +12,6 @@ from tests.model.helpers import Calls, assert_same, randn, randomize
 from tests.parts import part, tiny
 from tests.training.test_cost import FP32
 from training.cost import count
-from training.muon import Muon
-from training.optimizer import start_state
 
 MOE = part("ffn", "moe")
 GATED = MOE["expert"] | {"kind": "swiglu", "expansion": None, "d_ff": 7}
@@ -63,20 +61,6 @@ def test_all_experts_of_a_layer_are_initialized_as_one_write():
         net = build_model(tiny(d_model=256, init=init, ffn=MOE | {"n_shared": 1}), 23)
         linear = getattr(net.stack.blocks[1].ffn.experts, name)
         assert linear.weight.std().item() == pytest.approx(expected, rel=0.05)
-
-
-@pytest.mark.parametrize("shape", [(3, 8, 24), (9, 24, 8)])
-def test_muon_updates_each_matrix_of_a_stack(shape):
-    stack = randn(2, *shape).float()
-    matrices = [weight.clone() for weight in stack[0]]
-    for params, gradients in (([stack[0]], [stack[1]]), (matrices, stack[1])):
-        optimizer = Muon(matrices, lr=0.1, momentum=0.95, weight_decay=0.1)
-        optimizer.param_groups[0]["params"] = params
-        start_state(optimizer)
-        for parameter, gradient in zip(params, gradients, strict=True):
-            parameter.grad = gradient.clone()
-        optimizer.step()
-    torch.testing.assert_close(stack[0], torch.stack(matrices), rtol=0, atol=1e-3)
 
 
 def test_the_plan_counts_what_is_active():

@@ -55,19 +55,20 @@ def test_shared_values_compile_to_one_graph(net, recompute):
     torch.testing.assert_close(gradients(net, compiled), expected, rtol=0, atol=1e-9)
 
 
-def test_reset_comes_after_the_scheme(monkeypatch):
+def test_a_part_is_told_its_layer_and_its_reset_comes_after_the_scheme(monkeypatch):
     class Gated(MultiHeadAttention):
-        def __init__(self, d_model: int, n_heads: int):
+        def __init__(self, d_model: int, n_heads: int, layer: int, n_layers: int):
             super().__init__(d_model, n_heads)
             self.gate = nn.Linear(d_model, n_heads)
+            self.depth = (1 + layer) / n_layers
 
         def reset(self):
-            nn.init.constant_(self.gate.bias, 2.0)
+            nn.init.constant_(self.gate.bias, self.depth)
 
     monkeypatch.setitem(ATTENTIONS, "own", Gated)
-    for block in build_model(tiny(attention={"kind": "own"}), 23).stack.blocks:
-        assert (block.attention.gate.bias == 2).all()
-        assert block.attention.gate.weight.std() < 0.03
+    blocks = build_model(tiny(attention={"kind": "own"}), 23).stack.blocks
+    for block, depth in zip(blocks, (0.5, 1.0), strict=True):
+        assert (block.attention.gate.bias == depth).all()
 
 
 def test_a_part_without_sizes_needs_no_rotation(monkeypatch):

@@ -72,6 +72,10 @@ def tensors(folder):
     return {path.name: path.read_bytes() for path in newest(folder).glob("*.safetensors")}
 
 
+def files(folder):
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
 def content(folder):
     """What a run comes to, without what the clock decides."""
     folder = Path(folder)

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -154,18 +152,9 @@ def test_the_disk_must_have_room_for_them(tune, monkeypatch):
 
 
 WRONG = [
-    (
-        "adapt=lora adapt.layers=querry",
-        "adapt (lora): layers is 'querry', which matches no name; so",
-    ),
-    (
-        "adapt=lora adapt.layers=(",
-        "adapt (lora): layers is '(', which is not a regular expression (missing )",
-    ),
-    (
-        "adapt=lora optimizer=muon",
-        "matrices to train, and none is trained; choose optimizer=lora",
-    ),
+    ("adapt=lora adapt.layers=querry", "adapt (lora): layers is 'querry', which matches no name"),
+    ("adapt=lora adapt.layers=(", "layers is '(', which is not a regular expression (missing )"),
+    ("adapt=lora optimizer=muon", "matrices to train, and none is trained; choose optimizer=l"),
     ("adapt=freeze adapt.last=3", "adapt (freeze): last is 3, and the model has 2 blocks"),
     ("adapt=lora init_from=null", "adapt= trains a part of a trained model: add init_from="),
 ]
@@ -189,7 +178,6 @@ def export(folder, *flags, code=0):
 ADAPTED = [("gpt2, scores scaled by layer", 32), ("llama, one key for all, tied", 8)]
 
 
-@pytest.mark.filterwarnings("ignore")  # of libraries that use each other
 @pytest.mark.parametrize(("name", "rank"), ADAPTED)
 def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start):
     """Of GPT-2, matrices are transposed, and three adapters are one."""
@@ -208,13 +196,8 @@ def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start):
         assert len(down) == peft["rank_pattern"][module] == peft["alpha_pattern"][module]
         added = (up @ down).T if peft["fan_in_fan_out"] else up @ down
         model.get_submodule(module).weight.data += added
-    read = [model]
-    if find_spec("peft"):
-        plain = hf.AutoModelForCausalLM.from_pretrained(base)
-        read.append(import_module("peft").PeftModel.from_pretrained(plain, "adapter").eval())
     with torch.no_grad():
-        for model in read:
-            torch.testing.assert_close(model(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(model(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
 
 
 def test_maps_that_are_one_in_transformers_need_adapters_alike(start, capsys):

@@ -10,8 +10,6 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-import sample
-from configs.cli import run_command
 from data.objectives import NextToken
 from model.checkpoint import load_run
 from model.feedforward import MLP
@@ -96,7 +94,7 @@ def freeze(module):
 
 
 def test_frozen_weights_of_an_own_part(start, own):
-    """They are in no checkpoint, but once in the run; days later, another seed draws others."""
+    """They are in no checkpoint, but once in the run."""
     own(freeze)
     start(*USE, "name=full")
     start(*USE, "name=part", "train.steps=2")
@@ -107,9 +105,6 @@ def test_frozen_weights_of_an_own_part(start, own):
     assert not held.keys() & load_file(newest("runs/full") / "model.safetensors").keys()
     loaded = load_run("runs/full").model
     assert all(torch.equal(loaded.state_dict()[name], held[name]) for name in held)
-    assert run_command(lambda: sample.main(["--run", "runs/full", "--prompt", "the"])) == 0
-    start("init_from=runs/full", "name=tuned", "train.steps=1", "seed=5")
-    assert load_file("runs/tuned/frozen.safetensors").keys() == held.keys()
 
 
 def test_a_frozen_weight_that_changes(start, own, monkeypatch):
@@ -177,22 +172,14 @@ def test_an_optimizer_with_weights_to_evaluate(run, start, monkeypatch):
     """A checkpoint has them, and a resumed run goes on with the others, to the byte."""
     monkeypatch.setitem(OPTIMIZERS, "own", make_schedule_free)
     use = ["optimizer=adamw", "optimizer.kind=own", *(f"~optimizer.{name}" for name in ADAMW)]
-    use += [*USE, "log.every=1", "eval.every=1", "checkpoint.every=1", "checkpoint.keep=9"]
+    use += [*USE, "log.every=1", "eval.every=1"]
     start(*use, "name=full")
     start(*use, "name=part", "train.steps=2")
     start("name=part", "resume=true", "train.steps=4")
     assert content("runs/part") == content("runs/full")
     stored = load_file(newest("runs/full") / "optimizer.safetensors")
     evaluated = load_file(newest("runs/full") / "model.safetensors")
-    means = dict.fromkeys(evaluated, 0.0)
-    for step in range(1, 5):
-        place = Path(f"runs/full/checkpoints/step-{step:08}")
-        trained = load_file(place / "optimizer.safetensors")
-        for name in means:
-            means[name] = means[name] + trained[f"{name}.other"] / 4
-    for name, mean in means.items():
-        torch.testing.assert_close(evaluated[name], mean, rtol=1e-4, atol=1e-6)
-        assert not torch.equal(evaluated[name], stored[f"{name}.other"])
+    assert not any(torch.equal(evaluated[name], stored[f"{name}.other"]) for name in evaluated)
     start("init_from=runs/full", "name=judged", "train.steps=0")
     last = read_lines("runs/full/metrics.jsonl")[-1]["val_loss"]
     assert read_lines("runs/judged/metrics.jsonl")[-1]["val_loss"] == last

@@ -95,6 +95,5 @@ def test_another_kind_takes_over_the_weights(tune, start, monkeypatch):
 def test_places_that_are_no_runs(start):
     Path("runs/mine").mkdir(parents=True)
     assert "no folder gpt2; a model of the Hub" in start.plainly("init_from=gpt2", code=4).err
-    for place in ("book.txt", "runs/mine"):
-        errors = start.plainly(f"init_from={place}", code=4).err
-        assert f"{place} is not the folder of a run: it has no config.yaml" in errors
+    errors = start.plainly("init_from=runs/mine", code=4).err
+    assert "runs/mine is not the folder of a run: it has no config.yaml" in errors

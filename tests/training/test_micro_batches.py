@@ -2,7 +2,6 @@
 
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 from configs.compose import compose
+from data.batch import Batch
 from training.run import Run, TrainState
 from training.step import fit_micro_batch
 
@@ -17,24 +17,11 @@ pytestmark = pytest.mark.quick
 ROWS = 24
 
 
-class Rows(NamedTuple):
-    """In place of a batch."""
-
-    n: int
-
-    def rows(self, start, stop):
-        return Rows(min(stop, self.n) - start)
+class Near(Batch):
+    """No device is needed."""
 
     def to(self, device):
         return self
-
-
-class Loader:
-    def widest(self):
-        return self
-
-    def share(self, rank, size):
-        return Rows(ROWS // size)
 
 
 class Limited(nn.Module):
@@ -49,7 +36,8 @@ class Limited(nn.Module):
         self.register_buffer("passes", torch.zeros(()))
         self.tried = []
 
-    def forward(self, n):
+    def forward(self, inputs, targets, n_targets):
+        n = len(targets)
         self.passes += 1
         self.tried.append(n)
         # with DDP nothing is exchanged: other processes would wait for one that runs out of memory
@@ -62,14 +50,15 @@ class Limited(nn.Module):
 
 @pytest.fixture
 def fit():
-    """fit_micro_batch in one of `size` processes; no device is needed."""
+    """fit_micro_batch in one of `size` processes."""
 
     def fit(module, *overrides, device="cpu", size=1, found=0, parallel="none"):
         world = SimpleNamespace(size=size, share=(0, size), is_main=True, parallel=parallel)
         world.precision = SimpleNamespace(autocast=nullcontext)
         world.device = SimpleNamespace(type=device)
         world.sum = lambda *numbers: np.array(numbers)
-        data = SimpleNamespace(train=Loader())
+        batch = Near({}, torch.zeros(ROWS, 1, dtype=torch.long), ROWS)
+        data = SimpleNamespace(train=SimpleNamespace(widest=lambda: batch))
         state = TrainState(micro_batch_size=found)
         config = compose([f"train.batch_size={ROWS}", *overrides])
         return fit_micro_batch(Run(config, data, world, module, [], None, state), module)

@@ -49,15 +49,14 @@ def make_model(kind="own"):
 def test_it_is_weighted_by_the_targets_of_each_micro_batch():
     """And no part of a validation loss."""
     model, batch = make_model(), make_batch()
-    parts = [batch.rows(0, 4), batch.rows(4, 6)]
-    own = [block.ffn for block in model.stack.blocks]
-    sums = [
-        cross_entropy(model, rows, "sum") + rows.count * sum(ffn.losses()["size"] for ffn in own)
-        for rows in parts
-    ]
+    total = 0
+    for micro in (batch.rows(0, 4), batch.rows(4, 6)):
+        total = total + cross_entropy(model, micro, "sum")
+        for block in model.stack.blocks:
+            total = total + micro.count * block.ffn.losses()["size"]
     module = LossModule(model, LossConfig(0.0, 0.0))
     assert module(*batch)["size"] > 0 and "size" not in module.eval()(*batch)
-    _, expected = after_sgd(model, sum(sums) / batch.count)
+    _, expected = after_sgd(model, total / batch.count)
     updater(model, sgd(model), rows=4)(batch)
     torch.testing.assert_close(list(model.parameters()), expected, rtol=1e-9, atol=1e-12)
 
@@ -163,11 +162,9 @@ def test_a_second_forward_pass_leaves_no_trace(monkeypatch):
         module = LossModule(model, LossConfig(0.0, 0.0))
         sum(module(*make_batch()).values()).backward()
         ffn = model.stack.blocks[1].ffn
-        kept = ffn.mean
-        state = [ffn.gain.item(), ffn.passes, kept.item()]
-        found.append((state, [p.grad for p in model.parameters()]))
-    assert found[0][0] == found[1][0] and found[0][0][:2] == [1.5, 1]
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-9, atol=1e-12)
+        assert (ffn.gain, ffn.passes) == (1.5, 1)
+        found.append([ffn.mean, *(p.grad for p in model.parameters())])
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,8 @@ def test_values(name, changes, values):
         ("train.steps=0", 0, 0, None),
         ("train.tokens=1025", 1, 0, 0.5),  # 512 tokens a step, so 3 steps
         ("train.epochs=1.5", 5, 0, 5.5 / 15),
-        ("train.steps=10 train.epochs=1.5", 4, 0, 0.45),
         ("train.minutes=1", 99, 45, 0.75),
         ("train.minutes=1", 0, 61, None),
-        ("train.minutes=1 train.steps=10", 4, 3, 0.45),
         ("train.minutes=1 train.steps=10", 4, 30, 0.5),
     ],
 )

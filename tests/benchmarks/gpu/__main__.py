@@ -8,7 +8,6 @@ dies or takes too long, the others go on, and what it had found is printed with 
 """
 
 import argparse
-import io
 import json
 import multiprocessing
 import os
@@ -25,7 +24,7 @@ from tests.benchmarks.gpu import checks
 from tests.benchmarks.gpu.bench import Bench, write_text
 
 SMALLER = "train.micro_batch_size=16"
-CHECKS = {  # name: (check, the most seconds it may take)
+CHECKS = {  # name: (check, the most seconds it may take, its overrides)
     "environment": (checks.environment, 60),
     "numerics": (checks.numerics, 120),
     "compilation": (checks.compilation, 150),
@@ -34,29 +33,26 @@ CHECKS = {  # name: (check, the most seconds it may take)
     "fitting": (checks.fitting, 120),
     "decoding": (checks.decoding, 120),
     "choices": (checks.choices, 900),
-    "eager": (checks.training("compile=false", SMALLER), 90),
-    "compiled": (checks.training(SMALLER), 150),
-    "fitted": (checks.training(), 150),
-    "muon": (checks.training("optimizer=muon", SMALLER), 150),
-    "llama_350m": (checks.training("model=llama", "size=350m", "train.batch_size=32"), 200),
-    "resume": (checks.resume(), 200),
-    "resume_deterministic": (checks.resume("deterministic=true"), 200),
+    "eager": (checks.training, 90, "compile=false", SMALLER),
+    "compiled": (checks.training, 150, SMALLER),
+    "fitted": (checks.training, 150),
+    "muon": (checks.training, 150, "optimizer=muon", SMALLER),
+    "llama_350m": (checks.training, 200, "model=llama", "size=350m", "train.batch_size=32"),
+    "resume": (checks.resume, 200),
+    "resume_deterministic": (checks.resume, 200, "deterministic=true"),
 }
 
 
 def perform(name, tiny, log):
     """The process of a check: writes its figures, and an error if there is one."""
     os.setsid()  # to be killed with the processes of its compiler
-    stderr = sys.stderr
-    sys.stdout = sys.stderr = said = io.StringIO()  # a run prints
+    check, _, *overrides = CHECKS[name]
+    sys.stdout = sys.stderr  # a run prints
     try:
-        for figures in CHECKS[name][0](Bench(tiny)):
+        for figures in check(Bench(tiny), *overrides):
             print(json.dumps(figures), file=log, flush=True)
-    except BaseException as error:
-        text = said.getvalue() + traceback.format_exc()
-        print(text, file=stderr, flush=True)
-        if isinstance(error, SystemExit):  # of a run that has told why
-            error = said.getvalue().strip().rpartition("\n")[2]
+    except BaseException as error:  # also SystemExit, of a run that has told why
+        traceback.print_exc()
         print(json.dumps({"error": f"{error!r:.300}"}), file=log, flush=True)
     os._exit(0)  # freeing a process group can deadlock
 

@@ -141,42 +141,34 @@ def fitting(bench):
     yield figures | expect("not all rows fit", figures["micro_batch_size"] < 128)
 
 
-def resume(*overrides):
-    """A check: is a run the same to the byte when it is repeated, or stopped and resumed?"""
-
-    def check(bench):
-        settings = ["size=small", "model.dropout=0.1", "train.steps=20", *overrides]
-        yield bench.train("first", *settings)
-        expected = saved("first")
-        yield {"checkpoint_bytes": sum(map(len, expected.values()))}
-        bench.train("again", *settings)
-        stop = {3: lambda: os.kill(os.getpid(), signal.SIGTERM)}
-        bench.train("stopped", *settings, before=stop)
-        yield {"stopped_early": saved("stopped") != expected}
-        bench.train("stopped", *settings, "resume=true")
-        is_promised = bench.tiny or "deterministic=true" in overrides
-        for what, name in (("repeats", "again"), ("resumes", "stopped")):
-            is_equal = saved(name) == expected
-            yield {what: is_equal} | expect(what, is_equal or not is_promised)
-
-    return check
+def resume(bench, *overrides):
+    """Is a run the same to the byte when it is repeated, or stopped and resumed?"""
+    settings = ["size=small", "model.dropout=0.1", "train.steps=20", *overrides]
+    yield bench.train("first", *settings)
+    expected = saved("first")
+    yield {"checkpoint_bytes": sum(map(len, expected.values()))}
+    bench.train("again", *settings)
+    stop = {3: lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    bench.train("stopped", *settings, before=stop)
+    yield {"stopped_early": saved("stopped") != expected}
+    bench.train("stopped", *settings, "resume=true")
+    is_promised = bench.tiny or "deterministic=true" in overrides
+    for what, name in (("repeats", "again"), ("resumes", "stopped")):
+        is_equal = saved(name) == expected
+        yield {what: is_equal} | expect(what, is_equal or not is_promised)
 
 
 # ---- how fast, and in how much memory
 
 
-def training(*overrides):
-    """A check: the speed of a run of GPT-2, and its memory beside what dry_run=true estimates."""
-
-    def check(bench):
-        figures = bench.train("run", *overrides)
-        rows = figures["micro_batch_size"]
-        counted = cost.count(bench.config(*overrides), bench.precision("bf16"), bench.vocab_size)
-        estimated = counted.memory(rows, shards=1)
-        parameters = sum(p.numel() for p in counted.model.parameters())
-        yield {"parameters": parameters, "estimated_gb": estimated / 1e9} | figures
-
-    return check
+def training(bench, *overrides):
+    """The speed of a run of GPT-2, and its memory beside what dry_run=true estimates."""
+    figures = bench.train("run", *overrides)
+    rows = figures["micro_batch_size"]
+    counted = cost.count(bench.config(*overrides), bench.precision("bf16"), bench.vocab_size)
+    estimated = counted.memory(rows, shards=1)
+    parameters = sum(p.numel() for p in counted.model.parameters())
+    yield {"parameters": parameters, "estimated_gb": estimated / 1e9} | figures
 
 
 def compilation(bench):

@@ -1,5 +1,7 @@
 """The rules of a generation_config.json change the same ids as in transformers."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from model.generate.decode import decode
 from model.generate.logits_processor import NO_RULES, LogitsProcessor
 from model.generate.sampling import Sampling
 from model.hub.convert import load_hf
-from tests.model.generate.test_decode import PROMPTS, lively
+from tests.model.generate.test_decode import PROMPTS, collect, lively
 from tests.model.hub.hub_models import END, PAD, build_hf, save
 
 RULES = [
@@ -55,8 +57,7 @@ def both(pair, rules, beams=None, stop=(END,)):
     if beams is None:
         processor = LogitsProcessor(NO_RULES | rules, prompts, N_NEW, stop)
         steps = decode(ours, prompts, processor=processor, **inputs, **options)
-        rows = zip(*(step.ids for step in steps), strict=True)
-        found = [[i for i in row if i is not None] for row in rows]
+        found = collect(step.ids for step in steps)
     for prompt, source in zip(prompts, SOURCE, strict=True) if beams else ():
         processor = LogitsProcessor(NO_RULES | rules, [prompt], N_NEW, stop)
         options |= {"beams": beams, "length_penalty": 1.0, "processor": processor}
@@ -87,10 +88,8 @@ def test_samples_obey_the_rules():
     processor = LogitsProcessor(NO_RULES | rules, PROMPTS, 40, [5])
     options = {"max_new_tokens": 40, "sampling": Sampling(1.0), "stop": [5]}
     steps = list(decode(net, PROMPTS, processor=processor, **options))
-    for number, prompt in enumerate(PROMPTS):
-        row = [*prompt, *(step.ids[number] for step in steps if step.ids[number] is not None)]
-        assert not {3, 4} & {*row[len(prompt) :]}
-        assert len(row) >= 30
-        recent = row[: net.context_length]
-        pairs = [*zip(recent[len(prompt) - 1 :], recent[len(prompt) :], strict=False)]
+    for prompt, new in zip(PROMPTS, collect(step.ids for step in steps), strict=True):
+        assert not {3, 4} & {*new}
+        assert len(prompt) + len(new) >= 30
+        pairs = [*pairwise([prompt[-1], *new[: net.context_length - len(prompt)]])]
         assert len(pairs) == len({*pairs})

@@ -113,13 +113,8 @@ PUBLISHED = [
     ("nanochat", YARN),  # whose norm cancels the factor
     ("gemma", dict(hidden_act=..., hidden_activation="gelu_pytorch_tanh")),
     ("phi3", dict(embd_pdrop=0.0, partial_rotary_factor=..., original_max_position_embeddings=32)),
-    # a pattern instead of layer_types, and a key for each theta
+    # a pattern instead of layer_types
     ("gemma2", dict(layer_types=..., hidden_act="gelu", cache_implementation="hybrid")),
-    (
-        "modernbert",
-        dict(layer_types=..., rope_parameters=..., global_attn_every_n_layers=3)
-        | dict(global_rope_theta=5000.0, local_rope_theta=100.0),
-    ),
     ("smollm3", dict(no_rope_layers=[0, 0, 0])),
     ("t5", OWN_ACTIVATION | dict(feed_forward_proj="silu", prefix="summarize: ")),
     ("t5, flan", OWN_ACTIVATION | dict(feed_forward_proj="gated-gelu_python")),
@@ -265,7 +260,6 @@ CLASSIFIERS = [
     ("roberta", "RobertaForTokenClassification"),
     ("distilbert", "DistilBertForQuestionAnswering"),
     ("electra", "ElectraForPreTraining"),
-    ("modernbert", "ModernBertForSequenceClassification"),
 ]
 
 
@@ -306,38 +300,6 @@ def test_older_names_of_tensors(name, older, saved, copy):
     folder = copy(name)
     change_tensors(folder, older)
     assert_equal_logits(load(folder), saved(name)[0])
-
-
-def half(table):
-    return table.bfloat16().float()
-
-
-@pytest.mark.parametrize(("name", "change"), [("pegasus", half), ("marian", torch.cos)])
-def test_positions_are_those_of_the_file(name, change, saved, copy):
-    """Pegasus and Marian compute a table of sines only where a file has none."""
-    hf_model, _ = saved(name)
-    folder = copy(name)
-    tables = {name: change(w) for name, w in hf_model.state_dict().items() if "positions" in name}
-    change_tensors(folder, lambda tensors: tensors | tables)
-    changed = type(hf_model).from_pretrained(folder).eval()
-    model, _, back = there_and_back(folder)
-    assert_equal_logits(model, changed)
-    assert_equal_logits(type(hf_model).from_pretrained(back).eval(), changed)
-
-
-@pytest.mark.parametrize("name", ["bart", "pegasus"])
-def test_untied_embeddings(name, saved, tmp_path):
-    """Encoder and decoder may have one embedding, whatever the third copy is; not one each."""
-    config = saved(name)[0].config.to_dict() | {"tie_word_embeddings": False}
-    hf_class = type(saved(name)[0])
-    untied = randomize(hf_class(hf_class.config_class.from_dict(config)))
-    with pytest.raises(HubError, match="decoder.embed_tokens.weight differs from the tensor"):
-        load_hf(save(untied, tmp_path / "two"))
-    sides = untied.model
-    sides.decoder.embed_tokens.weight.data = sides.encoder.embed_tokens.weight.data.clone()
-    model, _, back = there_and_back(save(untied, tmp_path / "one"))
-    assert_equal_logits(model, untied)
-    assert_equal_logits(hf_class.from_pretrained(back).eval(), untied)
 
 
 def test_a_balance_loss_is_that_of_transformers(saved, copy):

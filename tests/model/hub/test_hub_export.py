@@ -202,16 +202,6 @@ def test_a_model_with_nan_is_refused(tmp_path):
     assert NonFiniteError.exit_code == 5 and not list(tmp_path.iterdir())
 
 
-def test_heads_that_do_not_divide_the_model(tmp_path):
-    """LlamaForCausalLM refuses them, in one sentence; Mistral's takes the model."""
-    heads = "model.d_model=40 model.n_heads=3 model.attention.head_dim=16"
-    model = build(f"model=llama attention=mha_nobias {heads}")
-    assert export(*model, tmp_path / "out") == "MistralForCausalLM"
-    with pytest.raises(HubError, match="llama .config.json: .*not a multiple of.*$"):
-        export(*model, tmp_path / "llama", "llama")
-    assert {path.name for path in tmp_path.iterdir()} == {"out"}
-
-
 def test_other_users_can_read_what_is_written(tmp_path):
     """As far as they can read any new file."""
     (tmp_path / "new").touch()

@@ -339,13 +339,3 @@ def test_an_ordinary_token_is_no_mask(tmp_path):
     whole["added_tokens"].pop()
     (folder / "tokenizer.json").write_text(json.dumps(whole))
     assert "mask" not in load_hf(folder)[1].specials
-
-
-def test_a_folder_without_tokenizer_config(tmp_path):
-    """Export writes one with the names of the special tokens."""
-    folder = hf_folder("llama3", tmp_path / "hf")
-    (folder / "tokenizer_config.json").unlink()
-    back, expected = hf.AutoTokenizer.from_pretrained(there_and_back(folder)[2]), llama3()[0]
-    assert (back.bos_token, back.eos_token, back.chat_template) == (BEGIN, ENDS[0], CHAT)
-    for text in TEXTS:
-        assert back(text)["input_ids"] == expected.encode(text).ids
