@@ -30,14 +30,8 @@ CORE_MODULES = """
     model.generate model.generate.decode model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
-USE_DATA = (
-    "model.hub",
-    "model.checkpoint",
-    "model.save",
-    "model.pretrained",
-    "model.generate.prompt",
-)
-USE_DATA += ("model.generate.options", "model.generate.stream")
+USE_DATA = ("model.hub", "model.checkpoint", "model.save", "model.pretrained")
+USE_DATA += ("model.generate.prompt", "model.generate.options", "model.generate.stream")
 
 
 def module_name(path):

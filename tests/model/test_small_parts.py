@@ -39,15 +39,11 @@ class Map(torch.nn.Module):
         return x @ self.weight
 
 
-def make_block(kind):
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_norms_and_dropout(kind):
     """Three linear maps in a block, so that only sums and norms matter; no two norms are alike."""
     parts = {"attention": Map(1), "cross": Map(2), "ffn": Map(3)}
-    return randomize(BLOCKS[kind](**parts, norm=lambda: LayerNorm(8)))
-
-
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_norm_placement(kind):
-    block = make_block(kind)
+    block = randomize(BLOCKS[kind](**parts, norm=lambda: LayerNorm(8)))
     x = expected = randn(2, 3, 8)
     for name in ("attention", "cross", "ffn"):
         layer = getattr(block, name)
@@ -62,17 +58,12 @@ def test_norm_placement(kind):
         else:
             is_parallel = kind.startswith("parallel")
             expected = expected + layer(norm(x if is_parallel else expected))
-    assert_same(block(x, AttentionContext(mask=None, memory=x)), expected)
+    context = AttentionContext(mask=None, memory=x)
+    assert_same(block(x, context), expected)
 
-
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_dropout_on_the_output_of_each_sub_layer(kind):
-    block = make_block(kind).train()
-    block.drop.p = 1.0
-    x = randn(2, 3, 8)
-    y = block(x, AttentionContext(mask=None, memory=x))
+    block.train().drop.p = 1.0  # of the output of each sub-layer
     normed = block.ffn_norm(block.cross_norm(block.attention_norm(x)))
-    assert_same(y, normed if kind == "post" else x)
+    assert_same(block(x, context), normed if kind == "post" else x)
 
 
 def test_cache_appends_in_place_up_to_its_size():

@@ -174,7 +174,6 @@ BAD_FOLDERS = [
         dict(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
         "rope_type.kind is 'dynamic'; choose one of: none, linear",
     ),
-    ("phi3", dict(rope_scaling={"type": "su"}, rope_parameters=...), "longrope"),
     # what only the logits show, by the keys that differ
     (
         "bert",
