@@ -5,7 +5,7 @@
 In turn in one process, with the same sizes, precision and optimizer: medians, and ratios to ours.
 """
 
-import sys
+import argparse
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -213,8 +213,11 @@ def measure(step):
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--compile", action="store_true")
+    args = parser.parse_args()
     for case in CASES:
-        steps = dict(candidates(case, compiled="--compile" in sys.argv))
+        steps = dict(candidates(case, args.compile))
         found = take_turns(steps.values(), ROUNDS + 1, measure)
         _, *ours = found[steps["ours"]]  # the first round warms up
         for name, step in steps.items():

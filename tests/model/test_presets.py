@@ -52,7 +52,6 @@ BERT = {"context_length": 512}
     ("preset", "size", "changes", "vocab_size", "parameters"),
     [
         ("gpt2", "124m", {}, 50257, 124_439_808),
-        ("gpt2", "350m", {}, 50257, 354_823_168),
         ("gpt2", "1558m", {}, 50257, 1_557_611_200),
         ("llama", "124m", LLAMA_7B, 32000, 6_738_415_616),
         # bert-base-uncased with its masked-language-model head

@@ -172,7 +172,7 @@ def test_an_optimizer_with_weights_to_evaluate(run, start, monkeypatch):
     """A checkpoint has them, and a resumed run goes on with the others, to the byte."""
     monkeypatch.setitem(OPTIMIZERS, "own", make_schedule_free)
     use = ["optimizer=adamw", "optimizer.kind=own", *(f"~optimizer.{name}" for name in ADAMW)]
-    use += [*USE, "log.every=1", "eval.every=1"]
+    use += [*USE, "eval.every=1"]
     start(*use, "name=full")
     start(*use, "name=part", "train.steps=2")
     start("name=part", "resume=true", "train.steps=4")

@@ -78,16 +78,14 @@ def test_not_for_decoding():
         net.hidden(**batch().inputs, caches=net.new_caches(16))
 
 
-def test_a_run(run, start):
-    """Its tokens are those of other runs; what it is may not change."""
+def test_a_run(run):
+    """Its tokens are those of other runs."""
     losses = []
     for value in ("false", "true"):
         folder = run("data.split_on=line", f"data.document_mask={value}", f"name={value}")
         losses.append(rows(folder, "val_loss")[-1])
     assert losses[0] != losses[1]
     assert len(list(Path("data/cache").glob("*/index.json"))) == 1
-    errors = start.plainly("name=true", "resume=true", "data.document_mask=false", code=2).err
-    assert "data.document_mask was true in this run and is now false" in errors
 
 
 @pytest.mark.parametrize("other", ["model=bert", "model=t5", "data=synthetic"])

@@ -103,7 +103,6 @@ def test_what_was_found_before_a_resume_is_not_sought_again(fit):
     [
         ("", 2, 12),
         ("model.context_length=1024", 1, 16),
-        ("train.micro_batch_size=99", 1, 24),
         ("train.micro_batch_size=20", 2, 12),
     ],
 )

@@ -43,7 +43,6 @@ def test_values(name, changes, values):
     [
         ("train.steps=10", 4, 0, 0.45),
         ("train.steps=10", 10, 0, None),
-        ("train.steps=0", 0, 0, None),
         ("train.tokens=1025", 1, 0, 0.5),  # 512 tokens a step, so 3 steps
         ("train.epochs=1.5", 5, 0, 5.5 / 15),
         ("train.minutes=1", 99, 45, 0.75),

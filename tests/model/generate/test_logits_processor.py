@@ -17,7 +17,6 @@ RULES = [
     {"repetition_penalty": 1.7},
     {"repetition_penalty": 0.6},
     {"no_repeat_ngram_size": 1},
-    {"no_repeat_ngram_size": 2},
     {"no_repeat_ngram_size": 3, "bad_words_ids": [[PAD]]},
     {"min_length": 9, "suppress_tokens": [7, 9, 200]},
     {"min_new_tokens": 7},
