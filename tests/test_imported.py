@@ -125,17 +125,17 @@ def test_generation_rules_are_obeyed(name, imported, run):
     """A flag takes the place of its rule."""
     model, tokenizer = imported(name)
     plain = hf_generate(model, tokenizer)
-    rules = {"no_repeat_ngram_size": 2, "suppress_tokens": [7, 8], "repetition_penalty": 1.3}
+    rules = {"no_repeat_ngram_size": 2, "suppress_tokens": [7, 8], "repetition_penalty": 3.0}
     model.generation_config.update(**rules)
     model.generation_config.save_pretrained(HF)
     shutil.rmtree(RUN)
     import_run(HF, RUN)
-    for penalty, flags in ((1.3, []), (2.0, ["--repetition-penalty", "2"])):
+    for penalty, flags in ((1.0, ["--repetition-penalty", "1"]), (3.0, [])):
         model.generation_config.repetition_penalty = penalty
         expected = hf_generate(model, tokenizer)
-        assert expected != plain
         row = generated(run, "--prompt", PROMPT, "--temperature", "0", *flags)
         assert row["ids"] == expected[1]
+    assert expected != plain
 
 
 def test_older_folders_have_the_rules_in_config_json(imported, capsys):

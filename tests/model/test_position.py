@@ -22,10 +22,11 @@ def test_the_ramp_of_yarn_equals_transformers(context):
     options = {"rope_theta": 1e4, "rope_type": "yarn", "original_max_position_embeddings": context}
     sizes = {"hidden_size": 64, "num_attention_heads": 1, "max_position_embeddings": 16384}
     config = LlamaConfig(**sizes, rope_parameters=YARN | options)
-    expected, _ = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    expected, mscale = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
     rope = Rope(64, scaling=YARN | {"original_max_position": context})
     inv_freq = rope.scaling(inv_frequencies(64, 1e4, torch.zeros(())), 1e4)
     torch.testing.assert_close(inv_freq, expected, rtol=1e-5, atol=0)
+    assert rope.scaling.mscale == pytest.approx(mscale)
 
 
 def test_rope_angles_stay_exact_in_bfloat16():
