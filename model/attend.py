@@ -1,5 +1,6 @@
 """Attend: masks, the softmax over the scores, and the weighted mean of the values."""
 
+from contextlib import nullcontext
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -78,7 +79,10 @@ def attend(
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD):
         return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
-    by_matmuls = prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE) or prefers_matmuls(q_BHTD, mask.bias)
+    if q_BHTD.is_cuda:
+        by_matmuls = prefers_matmuls(q_BHTD, mask.bias)
+    else:
+        by_matmuls = prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE)
     if logit_softcap is None and not by_matmuls:
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
@@ -110,14 +114,14 @@ def attend_by_kernel(
     """The same by torch's fused kernels, which never hold the weights."""
     bias = None if mask.bias is None else mask.bias.to(q.dtype)
     n_sharing = q.shape[1] // k.shape[1]  # query heads per key/value head
-    if n_sharing > 1 and not takes_groups(q, bias):
+    if n_sharing > 1 and q.is_cuda and not takes_groups(q, bias):
         k = k.repeat_interleave(n_sharing, 1)
         v = v.repeat_interleave(n_sharing, 1)
 
     missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
     if missing > 0:  # flash attention, which takes no bias, needs one width
         v = F.pad(v, (0, missing))
-    with attention_kernels(bias):
+    with attention_kernels(bias) if q.is_cuda else nullcontext():
         y = F.scaled_dot_product_attention(
             q,
             k,

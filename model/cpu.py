@@ -3,13 +3,13 @@ the same up to rounding; without it everything works, only more slowly."""
 
 import ctypes
 import platform
-from functools import cache, cached_property
+from functools import cache
 from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 # features with which bf16 matmuls beat float32, and a word in /proc/cpuinfo of such CPUs:
@@ -90,43 +90,6 @@ class RMSNorm(torch.autograd.Function):
         along = (grad_normed * normed).mean(-1, keepdim=True)
         grad_values = torch.addcmul(grad_normed, normed, along, value=-1).mul_(scale)
         return grad_values.type_as(grad), None
-
-
-class PackedLinear(nn.Module):
-    """A linear map with its weights in oneDNN's own layout. nn.Linear converts bf16 weights to it
-    at each call, and leaves float32 to another library: packed, a token takes 0.4 to 0.8 of the
-    time."""
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
-        self.bias = linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
-
-    @cached_property
-    def weight(self) -> Tensor:
-        """The unpacked weight, for MLA, which multiplies by it itself."""
-        return self.packed.to_dense()
-
-
-def pack_linears(model: nn.Module) -> None:
-    """Pack the linear maps, for inference only; if oneDNN cannot, they stay as they are."""
-    weight = next(model.parameters())
-    if not weight.is_cpu or not torch.backends.mkldnn.is_available():
-        return
-    dtypes = [torch.float32]
-    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        dtypes.append(torch.bfloat16)
-    if weight.dtype not in dtypes:
-        return
-
-    pack = cache(PackedLinear)  # maps that are merged have several parents
-    for parent in list(model.modules()):
-        for name, module in parent.named_children():
-            if type(module) is nn.Linear and module.weight.ndim == 2:
-                setattr(parent, name, pack(module))
 
 
 class Eager:

@@ -17,7 +17,7 @@ from model.mla import ATTENTIONS
 from model.moe import FFNS
 from model.norm import norm_factory
 from model.position import Position
-from model.position_bias import POSITIONS
+from model.positions import POSITIONS
 
 ContextOf = Callable[..., AttentionContext]  # of (position, rotate, window)
 

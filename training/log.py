@@ -16,7 +16,7 @@ from configs.cli import print, warn
 from configs.errors import StopRequested
 from data.batch import Batch
 from data.disk import atomic_write
-from training.cost import count
+from training.cost import ideal_seconds
 from training.distributed import received_signals
 from training.plot import draw_run
 from training.run import Run
@@ -53,12 +53,9 @@ class Log:
         self.run = run
         self.state = run.state
         self.is_main = run.world.is_main
-        peak = run.world.precision.peak_flops()
-        vocab_size = run.data.tokenizer.vocab_size
         self.ideal_seconds: float | None = None  # of a step, for MFU
-        if self.is_main and peak and (cost := count(run.config, run.world.precision, vocab_size)):
-            n_rows = run.config.train.batch_size / run.world.size
-            self.ideal_seconds = cost.flops * n_rows / peak
+        if self.is_main and run.world.device.type == "cuda":
+            self.ideal_seconds = ideal_seconds(run)
         self.wandb: Any = None
         self.disk_failed = False
         console = Console(soft_wrap=True)

@@ -24,7 +24,6 @@ from model.runs import RUNS
 from model.save import clean_up
 from model.weights import count_parameters
 from training.distributed import World
-from training.log import read_rows
 from training.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,12 +88,6 @@ def make_folder(config: Config) -> Path:
         except FileExistsError:
             run = RUNS / f"{stem}_{number}"
     return run
-
-
-def final_loss(folder: Path) -> float | None:
-    """The validation loss at the end of a run, if it has finished."""
-    losses = [row["val_loss"] for row in read_rows(folder / "metrics.jsonl") if row.get("full")]
-    return losses[-1] if losses else None
 
 
 def environment(world: World) -> str:

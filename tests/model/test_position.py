@@ -8,8 +8,8 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from model.position import Rope, Sinusoidal, inv_frequencies
-from model.position_bias import Alibi, Relative
+from model.position import Rope, inv_frequencies
+from model.positions import Alibi, Relative, Sinusoidal
 from tests.parts import alive, part, tiny, tokens
 
 POS = torch.arange(12)[None]

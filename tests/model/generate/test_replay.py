@@ -9,10 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from model.cuda import can_replay
 from model.generate import decode as decode_module
 from model.generate.decode import decode
 from model.generate.logits_processor import NO_RULES, LogitsProcessor
+from model.generate.replay import can_replay
 from tests.model.generate.test_decode import PROMPTS, lively
 
 aten = torch.ops.aten
@@ -64,6 +64,7 @@ def graphs(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", new)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "graph", recording)
     return made
 

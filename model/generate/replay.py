@@ -1,0 +1,76 @@
+"""Replay: on a GPU, a token is one CUDA graph, and the host is some steps behind."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.cuda import has_grouped_mm
+
+DELAY = 2  # steps that a GPU is ahead of the host
+
+
+def can_replay(model: nn.Module) -> bool:
+    """Whether decoding can replay a CUDA graph. It belongs to one GPU and reads weights at fixed
+    addresses: no weight may be sharded, and experts must not wait for the host."""
+    return all(
+        p.is_cuda
+        and p.get_device() == torch.cuda.current_device()
+        and not hasattr(p, "full_tensor")  # it would be a DTensor
+        and (p.ndim < 3 or has_grouped_mm(p))
+        for p in model.parameters()
+    )
+
+
+def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """Record a step whose tensors keep their shapes and addresses, as one launch instead of
+    hundreds. It must have run once, because libraries allocate memory at first. The next call
+    overwrites its output."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        output = step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return output
+
+    return replay
+
+
+class HostCopy:
+    """A copy of values to the host, which need not wait for the GPU until it reads them."""
+
+    def __init__(self, values: Tensor):
+        self.values = values.to("cpu", non_blocking=values.is_cuda, copy=True)
+        self.wait: Callable[[], None] = lambda: None
+        if values.is_cuda:
+            self.wait = torch.cuda.current_stream().record_event().synchronize
+
+    def read(self) -> list[list[float]]:
+        self.wait()
+        return self.values.tolist()
+
+
+def replayed_steps(chooser: Any, count: int) -> Iterator[list[list[float]]]:
+    """The same as Chooser.steps. After the prompts, all steps are alike: one warms up, and the next
+    one is recorded."""
+    state = chooser.state
+    choose: Callable[[], Tensor] = chooser.choose
+    copies: deque[HostCopy] = deque()
+    for step in range(count):
+        if step == 1:
+            state.fix_shapes()
+        if step == 2:
+            choose = record(chooser.choose)
+
+        chooser.draw(step)
+        copies.append(HostCopy(choose()))
+
+        # the host reads the ids of a step while the GPU computes the next ones; it must have read
+        # all if a row may have to slide, because that needs its newest ids
+        may_slide = state.longest() + len(copies) > state.model.context_length
+        must_wait = may_slide or step + 1 == count
+        while copies and (must_wait or len(copies) > DELAY):
+            yield copies.popleft().read()

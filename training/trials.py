@@ -1,0 +1,73 @@
+"""Trials: passes that leave no trace, and find the largest micro-batch that fits on a GPU."""
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from configs.cli import warn
+from data.batch import Batch
+from training.run import Run
+
+
+def without_traces(module: nn.Module) -> AbstractContextManager[None]:
+    """A context in which forward passes start with the buffers of the time of this call, which may
+    be long before it is entered; on exit, all attributes and buffers are restored."""
+    copies = [
+        {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
+        for part in module.modules()
+    ]
+
+    @contextmanager
+    def within() -> Iterator[None]:
+        before = [(part, {**vars(part)}, {**part._buffers}) for part in module.modules()]
+        for (part, _, _), copied in zip(before, copies, strict=True):
+            part._buffers.update(copied)
+        try:
+            yield
+        finally:
+            for part, attributes, buffers in before:
+                vars(part).update(attributes)
+                part._buffers.update(buffers)
+
+    return within()
+
+
+def fit_on_gpu(run: Run, train_module: Any, rows: int) -> int:
+    """All rows, halved until two forward and backward passes fit in the memory of every process,
+    the second beside the gradients of the first. No weight changes. A resumed run keeps its
+    size."""
+    world = run.world
+    if run.state.micro_batch_size:
+        return min(run.state.micro_batch_size, rows)
+    widest = run.data.train.widest().share(*world.share)
+    while world.sum(runs_out_of_memory(run, train_module, widest.rows(0, rows))).any():
+        # with FSDP, no other pass can run after a failed backward pass
+        if rows == 1 or world.parallel == "fsdp":
+            hint = "lower train.micro_batch_size, size= or model.context_length"
+            raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
+        rows = math.ceil(rows / 2)
+        if world.is_main:
+            warn(f"out of memory; trying micro-batches of {rows}")
+        torch.compiler.reset()  # else torch.compile would make the number of rows dynamic
+    return rows
+
+
+def runs_out_of_memory(run: Run, train_module: Any, rows: Batch) -> bool:
+    # without an exchange by DDP: a process would wait for one that has run out of memory
+    train_module.require_backward_grad_sync = False
+    try:
+        with without_traces(train_module):
+            for _ in range(2):
+                with run.world.precision.autocast():
+                    losses = train_module(*rows.to(run.world.device))
+                sum(losses.values()).backward()
+    except torch.OutOfMemoryError:
+        return True
+    finally:
+        train_module.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+    return False
