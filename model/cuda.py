@@ -51,4 +51,6 @@ def attention_kernels(bias: Tensor | None) -> AbstractContextManager:
 def takes_groups(q_BHTD: Tensor, bias: Tensor | None) -> bool:
     """Whether a fused kernel accepts fewer key/value heads than query heads. In torch 2.11 to 2.13
     only flash attention does, without a mask, on Ampere or newer."""
+    if not q_BHTD.is_cuda:
+        return True
     return bias is None and torch.cuda.get_device_capability(q_BHTD.device) >= (8, 0)

@@ -11,7 +11,7 @@ import numpy
 
 from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import key_of
-from configs.registry import flatten
+from configs.flat import flatten
 from data.disk import atomic_write
 from model.checkpoint import read_config
 from training.log import read_rows

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
 from configs.compose import CONFIGS, key_of, read_yaml, to_config
-from configs.registry import flatten
+from configs.flat import flatten
 from configs.schema import Config
 from model.checkpoint import check_code, read_config
 from model.runs import RUNS, did_you_mean_run, list_runs

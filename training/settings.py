@@ -37,7 +37,8 @@ from training.sweep import end_of_run, place_in_sweep
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     """Returns (the config of a run; its origin, for config.yaml: the option of each config group,
     the overrides of the command line, and the hashes of the code)."""
-    load_parts(node.parts)
+    if node.parts:
+        load_parts(node.parts)
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     choices = {}
