@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from configs.cli import print, run_hydra
-from configs.errors import NonFiniteError, StopRequested
+from configs.errors import StopRequested
 from configs.schema import Config
 from data.batch import Batch
 from data.corpus import load_data
@@ -27,7 +27,7 @@ from model.runs import RUNS
 from model.transformer import build_model
 from training import distributed, fsdp, plan, processes, run_folder
 from training.checkpointer import Checkpointer
-from training.checks import check_batches, check_gradients, check_terms
+from training.checks import check_batches, check_finite, check_gradients
 from training.compile import compile_module, recompute_blocks
 from training.ema import EMA
 from training.evaluation import evaluate
@@ -221,9 +221,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
         for name, part in losses.items():
             totals[name] = totals.get(name, 0.0) + part.detach()
     if state.step == 0:
-        check_gradients(run)
-    if state.step == 0 and world.size > 1:
-        check_terms(run, totals)
+        check_gradients(run, totals)
 
     # clip
     for optimizer in optimizers:
@@ -242,17 +240,11 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     means = {name: s / total_count for name, s in zip(totals, total_losses, strict=True)}
     grad_norm = total_norm / world.size  # all processes have the same norm
 
-    # a NaN or infinity never reaches the weights
     overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # in float16: skip the step
     numbers = dict(means)
     if not overflow:
         numbers["gradient"] = grad_norm
-    for name, number in numbers.items():
-        if not math.isfinite(number):
-            reason = f"step {state.step + 1}: the {name} is not finite ({number})"
-            raise NonFiniteError(
-                f"{reason}; the weights were not updated; try a lower optimizer.lr"
-            )
+    check_finite(numbers, state.step + 1)
 
     # update; after an overflow, the scaler itself would skip only the optimizer that met it
     for optimizer in optimizers:

@@ -48,28 +48,6 @@ def use_cpu_kernels(values: Tensor) -> bool:
     return values.is_cpu and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-class CrossEntropy(torch.autograd.Function):
-    """The summed cross-entropy. It keeps only the softmax, which saves 5 % of a default step."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        probs_NV = logits_NV.softmax(-1)
-        index_N1 = targets_N[:, None]
-        ctx.save_for_backward(probs_NV, index_N1)
-
-        # probs is exp(logits - log_sum), so its largest entry gives log_sum exactly
-        log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
-        return log_sum_N.sum() - logits_NV.gather(-1, index_N1).sum()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None]:
-        """Softmax minus one-hot, written over the softmax: it can be read only once."""
-        probs_NV, index_N1 = ctx.saved_tensors
-        probs_NV.scatter_add_(-1, index_N1, probs_NV.new_full(index_N1.shape, -1))
-        return probs_NV if scale == 1 else probs_NV.mul_(scale), None
-
-
 class RMSNorm(torch.autograd.Function):
     """Ten kernels for both passes instead of twenty, which saves 3 % of a default step."""
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from model.cuda import has_grouped_mm
+from model.generate.padding import visible_slots
 
 DELAY = 2  # steps that a GPU is ahead of the host
 
@@ -39,38 +40,28 @@ def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return replay
 
 
-class HostCopy:
-    """A copy of values to the host, which need not wait for the GPU until it reads them."""
-
-    def __init__(self, values: Tensor):
-        self.values = values.to("cpu", non_blocking=values.is_cuda, copy=True)
-        self.wait: Callable[[], None] = lambda: None
-        if values.is_cuda:
-            self.wait = torch.cuda.current_stream().record_event().synchronize
-
-    def read(self) -> list[list[float]]:
-        self.wait()
-        return self.values.tolist()
-
-
 def replayed_steps(chooser: Any, count: int) -> Iterator[list[list[float]]]:
     """The same as Chooser.steps. After the prompts, all steps are alike: one warms up, and the next
     one is recorded."""
     state = chooser.state
     choose: Callable[[], Tensor] = chooser.choose
-    copies: deque[HostCopy] = deque()
+    copies: deque[tuple[Tensor, Any]] = deque()  # to the host, and the end of each copy
     for step in range(count):
-        if step == 1:
-            state.fix_shapes()
+        if step == 1:  # from now on, all shapes and addresses stay the same
+            state.visible = visible_slots(state.rows, state.size, state.tokens.device)
+            state.caches.slots.fix(state.tokens.device)
         if step == 2:
             choose = record(chooser.choose)
 
         chooser.draw(step)
-        copies.append(HostCopy(choose()))
+        copy = choose().to("cpu", non_blocking=True, copy=True)
+        copies.append((copy, torch.cuda.current_stream().record_event()))
 
         # the host reads the ids of a step while the GPU computes the next ones; it must have read
         # all if a row may have to slide, because that needs its newest ids
         may_slide = state.longest() + len(copies) > state.model.context_length
         must_wait = may_slide or step + 1 == count
         while copies and (must_wait or len(copies) > DELAY):
-            yield copies.popleft().read()
+            copy, event = copies.popleft()
+            event.synchronize()
+            yield copy.tolist()

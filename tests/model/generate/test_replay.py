@@ -3,6 +3,7 @@ log-probabilities as with a cache that grows."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -65,6 +66,7 @@ def graphs(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", new)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", Mock())
     monkeypatch.setattr(torch.cuda, "graph", recording)
     return made
 
