@@ -31,6 +31,8 @@ class EncoderDecoder(Transformer):
     kind = "encoder_decoder"
 
     def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
+        if config.cross_attention is None:
+            raise ValueError(f"an {self.kind} needs attention@model.cross_attention, such as mha")
         own_sizes = {name: n for name, n in vars(config.encoder).items() if n is not None}
         encoder = replace(config, **own_sizes)
 

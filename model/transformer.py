@@ -101,8 +101,6 @@ def check_config(config: ModelConfig) -> None:
     kind = ARCHITECTURES[config.kind].kind
     if config.init not in SCHEMES:
         raise ValueError(f"model.init is {config.init!r}; choose one of: {', '.join(SCHEMES)}")
-    if kind == "encoder_decoder" and config.cross_attention is None:
-        raise ValueError(f"an {kind} needs attention@model.cross_attention, such as mha")
 
     only_for = {
         "cross_attention": ("encoder_decoder", config.cross_attention is not None),

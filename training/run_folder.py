@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from configs.errors import RunLockedError
-from configs.parts import own_code
+from configs.parts import LOADED, own_code
 from configs.schema import Config
 from data.disk import sync_folder
 from model.runs import RUNS
@@ -116,7 +116,7 @@ def code_hashes() -> dict[str, str]:
         for path in sorted((ROOT / name).rglob("*.py")) or [ROOT / name]:
             digest.update(path.read_bytes())
         hashes[name] = digest.hexdigest()[:16]
-    return hashes | own_code()
+    return hashes | (own_code() if LOADED else {})
 
 
 def describe(folder: Path, run: Run, steps: float) -> str:
