@@ -1,7 +1,6 @@
 """Attend: masks, the softmax over the scores, and the weighted mean of the values."""
 
 from contextlib import nullcontext
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cpu import float32_wins, prefer_math_kernel
+from model.cpu_decoding import in_float32
 from model.cuda import attention_kernels, prefers_matmuls, takes_groups
 
 
@@ -78,7 +78,7 @@ def attend(
     fastest in some case; all give the same result."""
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD):
-        return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
+        return in_float32(attend, q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls(q_BHTD, mask.bias)
     else:
@@ -90,22 +90,6 @@ def attend(
     weights = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE)
     mixed_BHTE = ungroup_queries(weights @ v_BGSE, q_BHTD)
     return mixed_BHTE
-
-
-def attend_in_float32(
-    q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
-) -> Tensor:
-    """The same in float32, for a single query, so the mask is never causal."""
-    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies fit in the CPU's cache
-    biases: Any = repeat(mask.bias)
-    if mask.bias is not None and len(mask.bias) > 1:
-        biases = mask.bias.split(n_rows)
-    columns = (tensor.split(n_rows) for tensor in (q_BHTD, k_BGSD, v_BGSE))
-    outputs = []
-    with torch.autocast("cpu", enabled=False):
-        for q, k, v, bias in zip(*columns, biases, strict=False):
-            outputs.append(attend(q.float(), k.float(), v.float(), Mask(bias), **options))
-    return torch.cat(outputs).type_as(q_BHTD)
 
 
 def attend_by_kernel(
