@@ -19,7 +19,6 @@ def in_float32(
     outputs = []
     with torch.autocast("cpu", enabled=False):
         for q, k, v, bias in zip(*columns, biases, strict=False):
-            outputs.append(
-                attend(q.float(), k.float(), v.float(), mask._replace(bias=bias), **options)
-            )
+            own = mask._replace(bias=bias)
+            outputs.append(attend(q.float(), k.float(), v.float(), own, **options))
     return torch.cat(outputs).type_as(q_BHTD)

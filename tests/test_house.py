@@ -30,16 +30,11 @@ CORE_MODULES = """
     model.generate model.generate.decode model.generate.padding model.generate.replay model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
-USE_DATA = (
-    "model.hub",
-    "model.checkpoint",
-    "model.save",
-    "model.pretrained",
-    "model.generate.prompt",
-    "model.generate.marks",
-    "model.frozen",
-)
-USE_DATA += ("model.generate.options", "model.generate.stream")
+USE_DATA_MODULES = """
+    model.hub model.checkpoint model.save model.frozen model.pretrained
+    model.generate.prompt model.generate.marks model.generate.options model.generate.stream
+"""
+USE_DATA = tuple(USE_DATA_MODULES.split())
 
 
 def module_name(path):
