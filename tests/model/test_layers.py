@@ -61,7 +61,8 @@ def test_a_window_bounds_what_is_read():
 
 
 def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
-    net = net_of(["window", "wide", "window"], n_layers=6)
+    """A full layer needs no mask."""
+    net = net_of(["window", "full", "wide"], n_layers=6)
     masks = Mock(wraps=stack.make_mask)
     rotations = Mock(wraps=net.stack.position.rotary)
     monkeypatch.setattr(stack, "make_mask", masks)
@@ -69,14 +70,6 @@ def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
     net(tokens(1, 5))
     assert (masks.call_count, rotations.call_count) == (2, 1)
     assert not net.stack.layer_positions
-
-
-def test_plain_layers_need_no_mask(monkeypatch):
-    monkeypatch.setattr(stack, "make_mask", None)
-    net = net_of(["full"])
-    caches = net.new_caches(9)
-    for chunk in tokens(1, 8).split([6, 1, 1], 1):
-        net.hidden(chunk, caches=caches)
 
 
 def test_a_pattern_longer_than_the_depth_is_cut():
