@@ -35,7 +35,7 @@ from training.finetune import starting_point
 from training.log import Log
 from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr
-from training.restore import final_loss, restore
+from training.restore import final_loss, restore, truncate_logs
 from training.run import Run, TrainState
 from training.samples import sample
 from training.schedule import RunLength, build_schedule
@@ -105,6 +105,8 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             saver.begin(origin or {}, run_folder.environment(world), stored is not None)
         if world.is_main:
             print(run_folder.describe(folder, run, run_length.steps))
+        if config.resume and world.is_main:
+            truncate_logs(folder, state.step)
         log = Log(folder, run)
         # however the run ends, a checkpoint that is being written is completed
         with distributed.catch_signals(), saver.thread, closing(log):

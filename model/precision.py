@@ -24,10 +24,6 @@ class Precision(NamedTuple):
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
-    def scaler(self) -> torch.amp.GradScaler:
-        """A gradient scaler for float16, in which small gradients would underflow."""
-        return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-
 
 def choose_device(name: str) -> torch.device:
     if name == "auto":

@@ -82,7 +82,8 @@ def start(config: Config) -> World:
     if parallel == "fsdp" and precision.dtype is torch.float16:
         raise ValueError("parallel=fsdp does not support precision=fp16; choose bf16 or fp32")
     compiles = config.compile is True or (config.compile == "auto" and device.type == "cuda")
-    return World(rank, size, parallel, precision, precision.scaler(), meeting, compiles)
+    scaler = torch.amp.GradScaler(device.type, enabled=precision.dtype is torch.float16)
+    return World(rank, size, parallel, precision, scaler, meeting, compiles)
 
 
 def end(code: int) -> NoReturn:

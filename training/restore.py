@@ -1,5 +1,6 @@
 """Restore: a run continues from a checkpoint."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from configs.errors import CheckpointError, DataError
+from data.disk import atomic_write
 from model.checkpoint import read_config, read_frozen, read_state, read_tensors
 from model.runs import list_checkpoints, step_of
 from model.save import mark_best
@@ -68,3 +70,17 @@ def final_loss(folder: Path) -> float | None:
     """The validation loss at the end of a run, if it has finished."""
     losses = [row["val_loss"] for row in read_rows(folder / "metrics.jsonl") if row.get("full")]
     return losses[-1] if losses else None
+
+
+def truncate_logs(folder: Path, step: int) -> None:
+    """Drop the rows that a resumed run will write again: those after its step, at step 0 also that
+    of the first evaluation, and that of the full validation."""
+    for name in ("metrics.jsonl", "samples.jsonl"):
+        path = folder / name
+        if not path.exists():
+            continue
+        kept = []
+        for row in read_rows(path):
+            if step > 0 and row["step"] <= step and not row.get("full"):
+                kept.append(json.dumps(row) + "\n")
+        atomic_write(path, "".join(kept))

@@ -65,7 +65,8 @@ def make_optimizers(name, model, **changes):
 
 def make_world(dtype=torch.float32):
     precision = Precision(torch.device("cpu"), dtype, "for a test")
-    return World(0, 1, "none", precision, precision.scaler())
+    scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16)
+    return World(0, 1, "none", precision, scaler)
 
 
 def make_run(module, optimizers=(), rows=4, clip=0.0, world=None):
