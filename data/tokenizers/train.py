@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 from configs.cli import print
 from configs.registry import Bounds, Count, Registry
-from data.tokenizers.plain import ByteTrainer, CharTrainer
-from data.tokenizers.published import Pretrained, Tiktoken
+from data.tokenizers.plain import ByteTrainer, CharTrainer, Pretrained, Tiktoken
 from data.tokenizers.tokenizer import BytePairTokenizer, Texts, Tokenizer, assign_ids, to_base64
 
 # GPT-2's: contractions, words, numbers, other characters, each with the space before; white space
