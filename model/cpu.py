@@ -1,10 +1,7 @@
 """Code that is faster on a CPU than torch's own, with gains measured on an AMD EPYC. Results are
 the same up to rounding; without it everything works, only more slowly."""
 
-import ctypes
-import platform
 from functools import cache
-from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
@@ -68,23 +65,6 @@ class RMSNorm(torch.autograd.Function):
         along = (grad_normed * normed).mean(-1, keepdim=True)
         grad_values = torch.addcmul(grad_normed, normed, along, value=-1).mul_(scale)
         return grad_values.type_as(grad), None
-
-
-class Eager:
-    """An optimizer's methods without torch's wrappers, which import torch._dynamo before the first
-    step and take 1.1 s for it."""
-
-    add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
-
-
-def tune_malloc() -> None:
-    """Keep freed memory in the process: by default glibc returns it and requests it again at every
-    step, which takes 5 to 10 % of the time."""
-    if platform.libc_ver()[0] == "glibc":
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 @cache
