@@ -49,7 +49,8 @@ class Row:
 
 class Sampler:
     def __init__(self, options: Namespace) -> None:
-        load_parts(options.parts)
+        if options.parts:
+            load_parts(options.parts)
         folder = options.run or newest_run()
         run = load_run(folder, options.checkpoint)
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from configs.cli import print, run_hydra
-from configs.errors import NonFiniteError, StopRequested
+from configs.errors import StopRequested
 from configs.schema import Config
 from data.batch import Batch
 from data.corpus import load_data
@@ -25,9 +25,9 @@ from data.loader import prefetch
 from model.checkpoint import newest_undamaged
 from model.runs import RUNS
 from model.transformer import build_model
-from training import distributed, fsdp, plan, run_folder
+from training import distributed, fsdp, plan, processes, run_folder
 from training.checkpointer import Checkpointer
-from training.checks import check_batches, check_gradients, check_terms
+from training.checks import check_batches, check_finite, check_gradients
 from training.compile import compile_module, recompute_blocks
 from training.ema import EMA
 from training.evaluation import evaluate
@@ -35,11 +35,12 @@ from training.finetune import starting_point
 from training.log import Log
 from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr
+from training.restore import final_loss, restore, truncate_logs
 from training.run import Run, TrainState
 from training.samples import sample
 from training.schedule import RunLength, build_schedule
 from training.settings import read_settings
-from training.step import LossModule, count_terms, fit_micro_batch, micro_batches, seed_step
+from training.step import LossModule, fit_micro_batch, micro_batches, seed_step
 from training.summary import summarize
 
 
@@ -71,21 +72,21 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         else:
             loss_module.to(world.device)
         if world.size > 1:
-            loss_module.register_forward_pre_hook(distributed.share_buffers)
+            loss_module.register_forward_pre_hook(processes.share_buffers)
 
         # the optimizers (two with Muon); a checkpoint then fills in weights, state and progress
         optimizers = build_optimizers(config.optimizer, model)
-        ema = EMA(model, config.ema.decay)
+        ema = EMA(model, config.ema.decay) if config.ema.decay else None
         state = TrainState(dataset=data.content_hash)
         run = Run(config, data, world, loss_module, optimizers, ema, state)
         saver = Checkpointer(folder, run)
         if stored:
-            saver.load(stored)
+            restore(saver, stored)
         run_length = RunLength(config.train, data.train.tokens_per_example, data.train.n)
         is_finished = stored is not None and run_length.is_over(state)
         if is_finished:
             print(f"{folder} is finished; raise train.steps, or its other length, to go on")
-            last = run_folder.final_loss(folder)
+            last = final_loss(folder)
             if last is not None:
                 return last
 
@@ -104,6 +105,8 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             saver.begin(origin or {}, run_folder.environment(world), stored is not None)
         if world.is_main:
             print(run_folder.describe(folder, run, run_length.steps))
+        if config.resume and world.is_main:
+            truncate_logs(folder, state.step)
         log = Log(folder, run)
         # however the run ends, a checkpoint that is being written is completed
         with distributed.catch_signals(), saver.thread, closing(log):
@@ -167,7 +170,8 @@ def loop(
         state.step += 1
         state.tokens += batch.n_tokens  # over all processes
         state.seconds = result.seconds
-        run.ema.update(state.step)
+        if run.ema:
+            run.ema.update(state.step)
         log.step(progress, result.losses | {"lr": lr, "grad_norm": result.grad_norm})
 
         is_best = False
@@ -204,9 +208,11 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     # the gradient of the mean over all targets of all processes, micro-batch by micro-batch; with
     # several processes the target count stays a tensor: reading it would wait for the GPU
     count = world.sum(batch.count)[0] if world.size > 1 else batch.count
-    count_terms(run, batch, count)  # only for models with losses() of (sum, count)
+    rows = state.micro_batch_size
+    if run.loss_module.terms:  # which may be (sum, count)
+        run.loss_module.terms.count(run, micro_batches(batch, rows, world.device), count)
     totals: dict[str, Tensor] = {}
-    for micro_batch, is_last in micro_batches(batch, state.micro_batch_size, world.device):
+    for micro_batch, is_last in micro_batches(batch, rows, world.device):
         # only DDP reads it: gradients are exchanged once they are accumulated
         train_module.require_backward_grad_sync = is_last
         with world.precision.autocast():
@@ -217,15 +223,16 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
         for name, part in losses.items():
             totals[name] = totals.get(name, 0.0) + part.detach()
     if state.step == 0:
-        check_terms(run, totals)
-        check_gradients(run)
+        check_gradients(run, totals)
 
     # clip
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
     parameters = list(train_module.parameters())
     max_norm = run.config.train.grad_clip or math.inf
-    norm = distributed.whole(clip_grad_norm_(parameters, max_norm))
+    norm = clip_grad_norm_(parameters, max_norm)
+    if world.parallel == "fsdp":
+        norm = fsdp.whole(norm)
 
     # all that the host reads, in one exchange: the only wait for the GPU
     seconds = clock if world.is_main else 0.0  # so that the sum is the main process's value
@@ -235,17 +242,11 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     means = {name: s / total_count for name, s in zip(totals, total_losses, strict=True)}
     grad_norm = total_norm / world.size  # all processes have the same norm
 
-    # a NaN or infinity never reaches the weights
     overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # in float16: skip the step
     numbers = dict(means)
     if not overflow:
         numbers["gradient"] = grad_norm
-    for name, number in numbers.items():
-        if not math.isfinite(number):
-            reason = f"step {state.step + 1}: the {name} is not finite ({number})"
-            raise NonFiniteError(
-                f"{reason}; the weights were not updated; try a lower optimizer.lr"
-            )
+    check_finite(numbers, state.step + 1)
 
     # update; after an overflow, the scaler itself would skip only the optimizer that met it
     for optimizer in optimizers:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from configs.compose import read_yaml
+from configs.flat import flatten
 from configs.parts import CONFIGS
-from configs.registry import flatten
 
 # of errors without an exit_code attribute (those of configs/errors.py have one)
 EXIT_CODES: dict[type[Exception], int] = {

@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from configs.describe import LARGEST, UNIONS, describe
 
 Schema = TypeVar("Schema")
 Kind = TypeVar("Kind")
-LARGEST = 2**63 - 1  # torch's largest integer; a bound that no message names
-UNIONS = (Union, UnionType)  # of `Count | None`, `int | None`
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,6 @@ class Bounds:
 
     def allow(self, value: float) -> bool:
         return self.least <= value <= self.most and self.above < value < self.below
-
-    def __str__(self) -> str:
-        ends = [
-            ("at least", self.least),
-            ("above", self.above),
-            ("at most", self.most),
-            ("below", self.below),
-        ]
-        return " and ".join(f"{word} {end:,}" for word, end in ends if abs(end) < LARGEST)
 
 
 Natural = Annotated[int, Bounds(least=0, most=LARGEST)]
@@ -55,17 +45,6 @@ class Registry(dict[str, Kind]):
         super().__setitem__(name, kind)
 
 
-NAMES = {
-    NoneType: "null",
-    float: "a number",
-    int: "an integer",
-    bool: "true or false",
-    str: "a string",
-    list: "a list",
-    dict: "a group of settings",
-}
-
-
 def matches(value: Any, annotation: Any) -> bool:
     """Whether a value fits an annotation. The contents of lists and dicts are not checked."""
     if annotation in (Any, inspect.Parameter.empty):
@@ -83,18 +62,6 @@ def matches(value: Any, annotation: Any) -> bool:
     return type(value) is (base or annotation)
 
 
-def describe_type(annotation: Any) -> str:
-    base, inner = get_origin(annotation), get_args(annotation)
-    if base is Annotated:
-        plain, bounds = inner
-        return f"{describe_type(plain)} {bounds}"
-    if base is Literal:
-        return " or ".join(map(str, inner))
-    if base in UNIONS:
-        return " or ".join(map(describe_type, inner))
-    return NAMES.get(base or annotation, str(annotation))
-
-
 def check_value(name: str, value: Any, annotation: Any) -> Any:
     """Return the value if its annotation allows it; 1e3 also passes as an integer."""
     if isinstance(value, dict) and isinstance(annotation, type) and is_dataclass(annotation):
@@ -107,37 +74,13 @@ def check_value(name: str, value: Any, annotation: Any) -> Any:
         settings = ", ".join(f"{name}.{field.name}" for field in fields(annotation))
         expected = f"its settings one by one: {settings}"
     else:
-        expected = describe_type(annotation)
+        expected = describe(annotation)
     raise ValueError(f"{name} is {value!r:.60}; expected {expected}")
 
 
 def from_dict(schema: type[Schema], values: dict[str, Any], path: str = "") -> Schema:
     """Make a dataclass from plain data; unknown and missing keys are errors."""
     return construct(path, schema, values, {})
-
-
-def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Flatten nested dicts to {dotted key: value}."""
-    flat: dict[str, Any] = {}
-    for key, value in node.items():
-        name = f"{path}{key}"
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat
-
-
-def nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of flatten."""
-    nodes: dict[str, Any] = {}
-    for name, value in flat.items():
-        *path, option = name.split(".")
-        node = nodes
-        for part in path:
-            node = node.setdefault(part, {})
-        node[option] = value
-    return nodes
 
 
 @cache

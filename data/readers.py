@@ -1,6 +1,5 @@
 """Readers of files. A text is read in chunks, so it need not fit in memory."""
 
-import glob
 import os
 import re
 import sysconfig
@@ -10,7 +9,6 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
-from configs.cli import expand_user
 from configs.errors import DataError
 
 CHUNK_CHARS = 1 << 18  # tiktoken's regex fails on 900,000 spaces in a row
@@ -45,30 +43,6 @@ def stdlib_files() -> list[Path]:
     names = walk_files(sysconfig.get_path("stdlib"), NOT_LIBRARY)
     files = [Path(name) for name in names if name.endswith(".py")]
     return sorted(files, key=Path.as_posix)
-
-
-def find_files(path: str | list[str], cache: str) -> list[Path]:
-    """The files that a name, a folder, a glob or a list of these stands for, except those of the
-    cache; hidden files only by name."""
-    if not path:
-        raise ValueError("data.path is empty; give a file, a folder or a glob")
-    if isinstance(path, list):
-        listed = [file for name in path for file in find_files(str(name), cache)]
-        return list(dict.fromkeys(listed))
-
-    place = str(expand_user(path))
-    if os.path.isfile(place):
-        return [Path(place)]
-
-    found = walk_files(place) if os.path.isdir(place) else glob.iglob(place, recursive=True)
-
-    ours = os.path.join(os.path.abspath(expand_user(cache)), "")
-    names = [name for name in found if not os.path.abspath(name).startswith(ours)]
-
-    files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
-    if not files:
-        raise DataError(f"there is no file at {path} (in {Path.cwd()})")
-    return files
 
 
 @contextmanager

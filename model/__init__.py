@@ -4,6 +4,8 @@ attend.py first, in the order of a forward pass; `python -m model.shapes` prints
 A name's trailing capitals are its axes, as in q_BHTD; a bare x is always (B, T, C).
 """
 
+from model import encoders as encoders  # registers its architectures
+
 LEGEND = {
     "B": "batch size (1 if broadcast)",
     "T": "query length",

@@ -1,6 +1,6 @@
 """Attend: masks, the softmax over the scores, and the weighted mean of the values."""
 
-from itertools import repeat
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cpu import float32_wins, prefer_math_kernel
+from model.cpu_decoding import in_float32
 from model.cuda import attention_kernels, prefers_matmuls, takes_groups
 
 
@@ -77,8 +78,11 @@ def attend(
     fastest in some case; all give the same result."""
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD):
-        return attend_in_float32(q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
-    by_matmuls = prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE) or prefers_matmuls(q_BHTD, mask.bias)
+        return in_float32(attend, q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
+    if q_BHTD.is_cuda:
+        by_matmuls = prefers_matmuls(q_BHTD, mask.bias)
+    else:
+        by_matmuls = prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE)
     if logit_softcap is None and not by_matmuls:
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
@@ -86,22 +90,6 @@ def attend(
     weights = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE)
     mixed_BHTE = ungroup_queries(weights @ v_BGSE, q_BHTD)
     return mixed_BHTE
-
-
-def attend_in_float32(
-    q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor, mask: Mask, **options: Any
-) -> Tensor:
-    """The same in float32, for a single query, so the mask is never causal."""
-    n_rows = max(1, 2**18 // k_BGSD[0].numel())  # at a time: their copies fit in the CPU's cache
-    biases: Any = repeat(mask.bias)
-    if mask.bias is not None and len(mask.bias) > 1:
-        biases = mask.bias.split(n_rows)
-    columns = (tensor.split(n_rows) for tensor in (q_BHTD, k_BGSD, v_BGSE))
-    outputs = []
-    with torch.autocast("cpu", enabled=False):
-        for q, k, v, bias in zip(*columns, biases, strict=False):
-            outputs.append(attend(q.float(), k.float(), v.float(), Mask(bias), **options))
-    return torch.cat(outputs).type_as(q_BHTD)
 
 
 def attend_by_kernel(
@@ -117,7 +105,7 @@ def attend_by_kernel(
     missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
     if missing > 0:  # flash attention, which takes no bias, needs one width
         v = F.pad(v, (0, missing))
-    with attention_kernels(bias):
+    with attention_kernels(bias) if q.is_cuda else nullcontext():
         y = F.scaled_dot_product_attention(
             q,
             k,
@@ -145,55 +133,3 @@ def ungroup_queries(grouped: Tensor, q: Tensor) -> Tensor:
     if grouped.shape[1] == q.shape[1]:
         return grouped
     return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
-
-
-def make_mask(
-    q_pos: Tensor,
-    k_pos: Tensor,
-    *,
-    causal: bool,
-    sliding_window: int | None = None,
-    visible: Tensor | None = None,
-    documents: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Mask:
-    """The mask of self-attention. It compares positions, (1|B, T) and (1|B, S), not indices, so
-    padding and a cache may place tokens anywhere.
-
-    sliding_window: how many keys a causal query sees, including itself; if not causal, half as many
-    on each side. visible: (B, S), false where a key is padding. documents: (B, T), where T = S; a
-    query sees only keys with the same document number.
-    """
-    if sliding_window is None and visible is None and documents is None:
-        if not causal:
-            return Mask(bias)
-        if bias is None and q_pos.shape == k_pos.shape:
-            return Mask(causal=True)
-        # a single query is the newest: no key is later (`visible` hides empty slots of a cache)
-        if bias is None and q_pos.shape[-1] == 1:
-            return Mask()
-
-    behind_B1TS = q_pos[:, None, :, None] - k_pos[:, None, None, :]
-    distance_B1TS = behind_B1TS if causal else behind_B1TS.abs()
-    allowed_B1TS = distance_B1TS >= 0
-
-    if sliding_window is not None:
-        farthest = sliding_window - 1 if causal else sliding_window // 2
-        allowed_B1TS = allowed_B1TS & (distance_B1TS <= farthest)
-
-    if documents is not None:
-        same_BTS = documents[:, :, None] == documents[:, None, :]
-        allowed_B1TS = allowed_B1TS & same_BTS[:, None]
-
-    if visible is not None:
-        allowed_B1TS = allowed_B1TS & visible[:, None, None, :]
-        # padding sees itself, so that no row of weights is empty
-        allowed_B1TS = allowed_B1TS | (behind_B1TS == 0)
-    return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
-
-
-def make_cross_mask(visible: Tensor | None) -> Mask:
-    """The mask of cross-attention hides only the padding of the memory."""
-    if visible is None:
-        return Mask()
-    return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))

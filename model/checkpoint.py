@@ -156,7 +156,8 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
     adapters to the weights that they adapt."""
     run = expand_user(place)
     config = read_config(run)
-    check_code(run, config, own_code())
+    if config.get("parts"):
+        check_code(run, config, own_code())
     tokenizer = read_tokenizer(run)
     checkpoint = find(run, which)
     node = config.get("adapt", {"kind": "none"})

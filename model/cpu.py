@@ -1,15 +1,12 @@
 """Code that is faster on a CPU than torch's own, with gains measured on an AMD EPYC. Results are
 the same up to rounding; without it everything works, only more slowly."""
 
-import ctypes
-import platform
-from functools import cache, cached_property
-from inspect import unwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 # features with which bf16 matmuls beat float32, and a word in /proc/cpuinfo of such CPUs:
@@ -48,28 +45,6 @@ def use_cpu_kernels(values: Tensor) -> bool:
     return values.is_cpu and torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
-class CrossEntropy(torch.autograd.Function):
-    """The summed cross-entropy. It keeps only the softmax, which saves 5 % of a default step."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        probs_NV = logits_NV.softmax(-1)
-        index_N1 = targets_N[:, None]
-        ctx.save_for_backward(probs_NV, index_N1)
-
-        # probs is exp(logits - log_sum), so its largest entry gives log_sum exactly
-        log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
-        return log_sum_N.sum() - logits_NV.gather(-1, index_N1).sum()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None]:
-        """Softmax minus one-hot, written over the softmax: it can be read only once."""
-        probs_NV, index_N1 = ctx.saved_tensors
-        probs_NV.scatter_add_(-1, index_N1, probs_NV.new_full(index_N1.shape, -1))
-        return probs_NV if scale == 1 else probs_NV.mul_(scale), None
-
-
 class RMSNorm(torch.autograd.Function):
     """Ten kernels for both passes instead of twenty, which saves 3 % of a default step."""
 
@@ -90,60 +65,6 @@ class RMSNorm(torch.autograd.Function):
         along = (grad_normed * normed).mean(-1, keepdim=True)
         grad_values = torch.addcmul(grad_normed, normed, along, value=-1).mul_(scale)
         return grad_values.type_as(grad), None
-
-
-class PackedLinear(nn.Module):
-    """A linear map with its weights in oneDNN's own layout. nn.Linear converts bf16 weights to it
-    at each call, and leaves float32 to another library: packed, a token takes 0.4 to 0.8 of the
-    time."""
-
-    def __init__(self, linear: nn.Linear):
-        super().__init__()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
-        self.bias = linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
-
-    @cached_property
-    def weight(self) -> Tensor:
-        """The unpacked weight, for MLA, which multiplies by it itself."""
-        return self.packed.to_dense()
-
-
-def pack_linears(model: nn.Module) -> None:
-    """Pack the linear maps, for inference only; if oneDNN cannot, they stay as they are."""
-    weight = next(model.parameters())
-    if not weight.is_cpu or not torch.backends.mkldnn.is_available():
-        return
-    dtypes = [torch.float32]
-    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        dtypes.append(torch.bfloat16)
-    if weight.dtype not in dtypes:
-        return
-
-    pack = cache(PackedLinear)  # maps that are merged have several parents
-    for parent in list(model.modules()):
-        for name, module in parent.named_children():
-            if type(module) is nn.Linear and module.weight.ndim == 2:
-                setattr(parent, name, pack(module))
-
-
-class Eager:
-    """An optimizer's methods without torch's wrappers, which import torch._dynamo before the first
-    step and take 1.1 s for it."""
-
-    add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
-
-
-def tune_malloc() -> None:
-    """Keep freed memory in the process: by default glibc returns it and requests it again at every
-    step, which takes 5 to 10 % of the time."""
-    if platform.libc_ver()[0] == "glibc":
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 @cache

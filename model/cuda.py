@@ -1,10 +1,9 @@
 """Code that is faster on a CUDA GPU. Without it everything works, only more slowly."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 # choices that a GPU has to decide. Until then they follow from reading code; what
 # `python -m tests.benchmarks.gpu --only choices` finds belongs here
@@ -19,22 +18,6 @@ CHOICES = {
 }
 
 
-def is_sharded(tensor: Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")  # a DTensor; importing its class would take time
-
-
-def can_replay(model: nn.Module) -> bool:
-    """Whether decoding can replay a CUDA graph. It belongs to one GPU and reads weights at fixed
-    addresses: no weight may be sharded, and experts must not wait for the host."""
-    return all(
-        p.is_cuda
-        and p.get_device() == torch.cuda.current_device()
-        and not is_sharded(p)
-        and (p.ndim < 3 or has_grouped_mm(p))
-        for p in model.parameters()
-    )
-
-
 def has_grouped_mm(weight: Tensor) -> bool:
     """Whether F.grouped_mm is one kernel for all these matrices. It is in bf16 on Hopper, and with
     torch 2.13 on a B200, if rows are a multiple of 16 bytes; elsewhere it waits for the host."""
@@ -45,12 +28,12 @@ def has_grouped_mm(weight: Tensor) -> bool:
     return has_kernel and all(width % 8 == 0 for width in weight.shape[1:])
 
 
-def joins_maps(x: Tensor) -> bool:
-    return CHOICES["joined_maps"] and x.is_cuda and torch.is_grad_enabled()
+def joins_maps() -> bool:
+    return CHOICES["joined_maps"] and torch.is_grad_enabled()
 
 
 def prefers_matmuls(q_BHTD: Tensor, bias: Tensor | None) -> bool:
-    is_masked_query = q_BHTD.is_cuda and q_BHTD.shape[-2] == 1 and bias is not None
+    is_masked_query = q_BHTD.shape[-2] == 1 and bias is not None
     return CHOICES["explicit_decoding"] and is_masked_query
 
 
@@ -71,32 +54,3 @@ def takes_groups(q_BHTD: Tensor, bias: Tensor | None) -> bool:
     if not q_BHTD.is_cuda:
         return True
     return bias is None and torch.cuda.get_device_capability(q_BHTD.device) >= (8, 0)
-
-
-def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Record a step whose tensors keep their shapes and addresses, as one launch instead of
-    hundreds. It must have run once, because libraries allocate memory at first. The next call
-    overwrites its output."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        output = step()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return output
-
-    return replay
-
-
-class HostCopy:
-    """A copy of values to the host, which need not wait for the GPU until it reads them."""
-
-    def __init__(self, values: Tensor):
-        self.values = values.to("cpu", non_blocking=values.is_cuda, copy=True)
-        self.wait: Callable[[], None] = lambda: None
-        if values.is_cuda:
-            self.wait = torch.cuda.current_stream().record_event().synchronize
-
-    def read(self) -> list[list[float]]:
-        self.wait()
-        return self.values.tolist()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from configs.registry import Natural, Positive
 from model.attend import soft_cap
-from model.feedforward import ACTIVATIONS
+from model.mlm import MLMTransform
 from model.norm import LayerNorm, MakeNorm
 
 
@@ -48,19 +48,6 @@ class Embedding(nn.Module):
         if self.types is not None:  # without types, all tokens are of the first segment
             x = x + (self.types.weight[0] if types_BT is None else self.types(types_BT))
         return x
-
-
-class MLMTransform(nn.Module):
-    """Between BERT's last block and its vocabulary projection (arxiv.org/abs/1810.04805)."""
-
-    def __init__(self, d_model: int, activation: str, norm: MakeNorm):
-        super().__init__()
-        self.activation = ACTIVATIONS[activation]
-        self.dense = nn.Linear(d_model, d_model)
-        self.norm = norm(d_model)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(self.activation(self.dense(hidden)))
 
 
 class Head(nn.Module):

@@ -1,10 +1,12 @@
 """Inference: prepares a model with fewer and faster linear maps, and the same results."""
 
-from torch import nn
+from functools import cache, cached_property
+
+import torch
+from torch import Tensor, nn
 
 from model.attention import MultiHeadAttention
 from model.block import blocks_of
-from model.cpu import pack_linears
 from model.feedforward import MLP
 from model.linear import Part, join
 
@@ -23,6 +25,43 @@ def merge(owner: nn.Module, *names: str) -> None:
     widths = [linear.out_features for linear in maps]
     for index, name in enumerate(names):
         setattr(owner, name, Part(whole, widths, index))
+
+
+class PackedLinear(nn.Module):
+    """A linear map with its weights in oneDNN's own layout. nn.Linear converts bf16 weights to it
+    at each call, and leaves float32 to another library: packed, a token takes 0.4 to 0.8 of the
+    time."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """The unpacked weight, for MLA, which multiplies by it itself."""
+        return self.packed.to_dense()
+
+
+def pack_linears(model: nn.Module) -> None:
+    """Pack the linear maps, for inference only; if oneDNN cannot, they stay as they are."""
+    weight = next(model.parameters())
+    if not weight.is_cpu or not torch.backends.mkldnn.is_available():
+        return
+    dtypes = [torch.float32]
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        dtypes.append(torch.bfloat16)
+    if weight.dtype not in dtypes:
+        return
+
+    pack = cache(PackedLinear)  # maps that are merged have several parents
+    for parent in list(model.modules()):
+        for name, module in parent.named_children():
+            if type(module) is nn.Linear and module.weight.ndim == 2:
+                setattr(parent, name, pack(module))
 
 
 def prepare(model: nn.Module) -> None:

@@ -49,7 +49,7 @@ def project(x: Tensor, *maps: Any) -> Sequence[Tensor]:
         outputs = maps[0].whole(x).split(maps[0].widths, -1)
         return [outputs[part.index] for part in maps]
 
-    is_faster = use_cpu_kernels(x) or joins_maps(x)
+    is_faster = joins_maps() if x.is_cuda else use_cpu_kernels(x)
     if is_faster and all(type(linear) is nn.Linear for linear in maps):
         widths = [linear.out_features for linear in maps]
         return F.linear(x, *join(maps)).split(widths, -1)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from configs.schema import IGNORE_INDEX
-from model import cpu
 from model.attend import matmul_dtype, soft_cap
+from model.cpu import use_cpu_kernels
 from model.embedding import Head
 
 # positions whose logits are held at a time, on a CPU; more if the vocabulary is small. Twice the
@@ -38,14 +38,36 @@ def chunk_loss(
     cross_entropy = partial(F.cross_entropy, logits_NV, targets_N, label_smoothing=label_smoothing)
     if weights_N is not None:
         total = (cross_entropy(reduction="none") * weights_N).sum()
-    elif label_smoothing == 0 and cpu.use_cpu_kernels(logits_NV):
-        total = cpu.CrossEntropy.apply(logits_NV, targets_N)
+    elif label_smoothing == 0 and use_cpu_kernels(logits_NV):
+        total = CrossEntropy.apply(logits_NV, targets_N)
     else:
         total = cross_entropy(reduction="sum")
 
     if z_loss > 0:
         total = total + z_loss * logits_NV.logsumexp(-1).square().sum()
     return total
+
+
+class CrossEntropy(torch.autograd.Function):
+    """The summed cross-entropy. It keeps only the softmax, which saves 5 % of a default step."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+        probs_NV = logits_NV.softmax(-1)
+        index_N1 = targets_N[:, None]
+        ctx.save_for_backward(probs_NV, index_N1)
+
+        # probs is exp(logits - log_sum), so its largest entry gives log_sum exactly
+        log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
+        return log_sum_N.sum() - logits_NV.gather(-1, index_N1).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None]:
+        """Softmax minus one-hot, written over the softmax: it can be read only once."""
+        probs_NV, index_N1 = ctx.saved_tensors
+        probs_NV.scatter_add_(-1, index_N1, probs_NV.new_full(index_N1.shape, -1))
+        return probs_NV if scale == 1 else probs_NV.mul_(scale), None
 
 
 def value_and_gradient(

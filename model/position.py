@@ -4,13 +4,12 @@ queries and keys, or adds a bias to the attention scores."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from configs.registry import Bounds, Registry, build
-from model.embedding import make_table
 from model.rope_scaling import Factor, Llama3Scaling, YarnScaling
 
 Base = Annotated[float, Bounds(above=1)]
@@ -38,47 +37,11 @@ class Position(nn.Module):
         return None
 
 
-class LearnedPosition(Position):
-    """One learned vector per position."""
-
-    def __init__(self, context_length: int, d_model: int):
-        super().__init__()
-        self.max_positions = context_length
-        self.table = make_table(context_length, d_model)
-
-    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        return x + self.table(pos.clamp(min=0))  # positions of left padding are negative
-
-
 def inv_frequencies(width: int, base: float, x: Tensor) -> Tensor:
     """base^(-2i/width) for each pair i, on x's device, in at least float32."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     twice_i = torch.arange(0, width, 2, device=x.device, dtype=dtype)
     return base ** (-twice_i / width)
-
-
-class Sinusoidal(Position):
-    """Sines and cosines of many wavelengths (arxiv.org/abs/1706.03762, section 3.5): interleaved,
-    or all sines in the first half of the channels."""
-
-    def __init__(
-        self,
-        d_model: int,
-        base: Base = 1e4,
-        layout: Literal["interleaved", "halves"] = "interleaved",
-    ):
-        super().__init__()
-        if d_model % 2:
-            raise ValueError(f"sinusoidal positions need an even d_model, not {d_model}")
-        self.d_model = d_model
-        self.base = base
-        self.axis = -1 if layout == "interleaved" else -2
-
-    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
-        angle = pos[..., None] * inv_frequencies(self.d_model, self.base, x)
-        waves = torch.stack([angle.sin(), angle.cos()], self.axis)
-        wave_BTC = waves.flatten(-2).type_as(x)
-        return x + wave_BTC
 
 
 @dataclass
@@ -144,9 +107,4 @@ class Rope(Position):
         return rotate
 
 
-POSITIONS = Registry(
-    none=Position,
-    learned=LearnedPosition,
-    sinusoidal=Sinusoidal,
-    rope=Rope,
-)
+POSITIONS = Registry(none=Position, rope=Rope)  # positions.py has the others

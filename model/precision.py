@@ -6,9 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
-import yaml
 
-from configs.parts import CONFIGS
 from model import cpu
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -25,16 +23,6 @@ class Precision(NamedTuple):
         if self.dtype == torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
-
-    def scaler(self) -> torch.amp.GradScaler:
-        """A gradient scaler for float16, in which small gradients would underflow."""
-        return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-
-    def peak_flops(self) -> float | None:
-        """The device's peak FLOP/s, if known."""
-        if self.device.type != "cuda" or self.dtype == torch.float32:
-            return None
-        return peak_of(torch.cuda.get_device_name(self.device))
 
 
 def choose_device(name: str) -> torch.device:
@@ -94,15 +82,3 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
     if feature:
         return Precision(device, torch.bfloat16, f"CPU has native bf16 matmul ({feature})")
     return Precision(device, torch.float32, f"no faster dtype is safe on this {device.type}")
-
-
-def read_gpus() -> dict[str, dict[str, float]]:
-    return yaml.safe_load((CONFIGS / "gpus.yaml").read_text(encoding="utf-8"))
-
-
-def peak_of(name: str) -> float | None:
-    """The peak FLOP/s of a GPU, by its name; a 3090 Ti or a laptop's 4090 is another GPU."""
-    for words, gpu in read_gpus().items():
-        if re.search(rf"\b{words}\b(?! Ti| Laptop)", name):
-            return gpu["tflops"] * 1e12
-    return None

@@ -4,7 +4,6 @@ and on the disk; what else a run needs is written at each start."""
 import json
 import os
 import shutil
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import yaml
 from configs.schema import Config
 from data.disk import atomic_folder, atomic_write, sync_file, sync_folder, write_synced
 from data.tokenizers.tokenizer import Tokenizer
-from model.runs import FORMAT, FROZEN, RUNS, list_checkpoints, read_best, sha256, step_name, step_of
+from model.runs import FORMAT, list_checkpoints, read_best, step_name
 from model.weights import Tensors, write_tensors
 
 
@@ -48,15 +47,6 @@ def clean_up(run: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def set_aside_newer(run: Path, step: int) -> None:
-    """Set aside checkpoints newer than the one that a run resumes from: they are damaged."""
-    for checkpoint in list_checkpoints(run):
-        if step_of(checkpoint) > step:
-            aside = checkpoint.with_suffix(".damaged")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(checkpoint, aside)
-
-
 def prune(run: Path, keep: int) -> None:
     """Delete all but the newest checkpoints and the best."""
     best = read_best(run)
@@ -67,31 +57,6 @@ def prune(run: Path, keep: int) -> None:
 
 def mark_best(run: Path, step: int) -> None:
     atomic_write(run / "checkpoints" / "best", step_name(step) + "\n")
-
-
-def keep_frozen(run: Path, tensors: Tensors) -> str | None:
-    """Write the weights that no checkpoint holds, and return their hash. Runs with the same weights
-    share one file: each has a hard link to it, or a copy if the file system has no links."""
-    if not tensors:
-        return None
-    own = run / FROZEN
-    own.unlink(missing_ok=True)  # writing to a link would change the other runs
-    write_tensors(own, tensors)
-    digest = sync_file(own)
-    shared = RUNS / ".frozen" / digest
-    link = own.with_suffix(".draft")
-    with suppress(OSError):
-        shared.parent.mkdir(exist_ok=True)
-        if not shared.exists():
-            os.link(own, shared)
-        elif sha256(shared) == digest:
-            os.link(shared, link)
-            os.replace(link, own)
-        for path in shared.parent.iterdir():
-            if path.stat().st_nlink == 1:  # its runs were deleted
-                path.unlink()
-    sync_folder(run)
-    return digest
 
 
 def write_metadata(

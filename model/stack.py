@@ -8,16 +8,17 @@ from torch import Tensor, nn
 
 from configs.registry import build
 from configs.schema import ModelConfig
-from model.attend import make_cross_mask, make_mask
+from model.attend import Mask
 from model.attention import Attention
 from model.block import AttentionContext, Block, Shared
 from model.blocks import BLOCKS
 from model.cache import Caches, Slots
+from model.masks import make_cross_mask, make_mask
 from model.mla import ATTENTIONS
 from model.moe import FFNS
 from model.norm import norm_factory
 from model.position import Position
-from model.position_bias import POSITIONS
+from model.positions import POSITIONS
 
 ContextOf = Callable[..., AttentionContext]  # of (position, rotate, window)
 
@@ -95,7 +96,7 @@ class Stack(nn.Module):
         slots = Slots(n_new) if caches is None else caches.slots
         q_slots, k_slots = slots.next(n_new, x.device)
         q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
-        memory_mask = make_cross_mask(memory_visible).cast_for(x)
+        memory_mask = None if memory is None else make_cross_mask(memory_visible).cast_for(x)
         new_visible = None if visible is None else visible[:, q_slots]
         # the fields of AttentionContext after rotate, in the same order
         others = (memory, memory_mask, new_visible, documents, tokens, Shared())
@@ -103,6 +104,12 @@ class Stack(nn.Module):
         def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:
             seen = slots.seen(n_new, window)
             seen_pos = k_pos[:, seen]
+            bias = position.bias(q_pos, seen_pos)
+            is_square = seen_pos.shape == q_pos.shape
+            hidden_by = (window, visible, documents, bias)
+            # a single query is the newest: no key is later (`visible` hides empty slots of a cache)
+            if (is_square or n_new == 1) and all(each is None for each in hidden_by):
+                return AttentionContext(Mask(causal=self.causal and is_square), rotate, *others)
             mask = make_mask(
                 q_pos,
                 seen_pos,
@@ -110,7 +117,7 @@ class Stack(nn.Module):
                 sliding_window=window,
                 visible=None if visible is None else visible[:, seen],
                 documents=documents,
-                bias=position.bias(q_pos, seen_pos),
+                bias=bias,
             )
             return AttentionContext(mask.cast_for(x), rotate, *others)
 

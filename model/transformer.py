@@ -1,7 +1,6 @@
-"""Transformer: the three architectures, which are made of stacks of blocks."""
+"""Transformer: embedding, blocks and head; the decoder, as of GPT and Llama."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -79,61 +78,7 @@ class Decoder(Transformer):
         )
 
 
-class Encoder(Transformer):
-    """tokens, visible: (B, T). types, (B, T): segment ids, for a model with segment embeddings."""
-
-    kind = "encoder"
-
-    def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
-        self.stack = make_stack(config, causal=False)
-
-    def hidden(
-        self, tokens: Tensor, *, visible: Tensor | None = None, types: Tensor | None = None
-    ) -> Tensor:
-        return self.stack(self.embedding(tokens, types), tokens=tokens, visible=visible)
-
-
-class EncoderDecoder(Transformer):
-    """source, source_visible: (B, S). tokens: (B, T), the target so far."""
-
-    kind = "encoder_decoder"
-
-    def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
-        own_sizes = {name: n for name, n in vars(config.encoder).items() if n is not None}
-        encoder = replace(config, **own_sizes)
-
-        self.decoder = make_stack(config, causal=True, memory_width=encoder.d_model)
-        self.encoder = make_stack(encoder, causal=False)
-
-        # source and target share an embedding if they have the same width
-        self.source_embedding: Embedding | None = None
-        if encoder.d_model != config.d_model:
-            sizes = sizes | {"d_model": encoder.d_model}
-            self.source_embedding = make_embedding(config, sizes)
-
-    def new_caches(self, size: int) -> Caches:
-        return self.decoder.new_caches(size)
-
-    def encode(self, source: Tensor, *, visible: Tensor | None = None) -> Tensor:
-        embed = self.source_embedding or self.embedding
-        return self.encoder(embed(source), tokens=source, visible=visible)
-
-    def decode(self, tokens: Tensor, memory: Tensor, **options: Any) -> Tensor:
-        """Run the decoder; the options are those of Stack.forward."""
-        return self.decoder(self.embedding(tokens), tokens=tokens, memory=memory, **options)
-
-    def hidden(
-        self, source: Tensor, tokens: Tensor, *, source_visible: Tensor | None = None
-    ) -> Tensor:
-        memory_BSC = self.encode(source, visible=source_visible)
-        return self.decode(tokens, memory_BSC, memory_visible=source_visible)
-
-
-ARCHITECTURES: Registry[type[Transformer]] = Registry(
-    decoder=Decoder,
-    encoder=Encoder,
-    encoder_decoder=EncoderDecoder,
-)
+ARCHITECTURES: Registry[type[Transformer]] = Registry(decoder=Decoder)  # encoders.py has the others
 
 
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
@@ -156,8 +101,6 @@ def check_config(config: ModelConfig) -> None:
     kind = ARCHITECTURES[config.kind].kind
     if config.init not in SCHEMES:
         raise ValueError(f"model.init is {config.init!r}; choose one of: {', '.join(SCHEMES)}")
-    if kind == "encoder_decoder" and config.cross_attention is None:
-        raise ValueError(f"an {kind} needs attention@model.cross_attention, such as mha")
 
     only_for = {
         "cross_attention": ("encoder_decoder", config.cross_attention is not None),

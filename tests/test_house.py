@@ -24,14 +24,17 @@ for folder in FOLDERS:
     FILES += sorted((ROOT / folder).rglob("*.py"))
 # the network and its decoding: they can be copied into another project
 CORE_MODULES = """
-    configs.registry configs.schema model model.transformer model.block model.attention model.attend
-    model.cache model.position model.norm model.feedforward model.moe model.embedding model.init
-    model.stack model.blocks model.mla model.position_bias model.rope_scaling model.layers model.loss model.linear model.cpu model.cuda model.inference
-    model.generate model.generate.decode model.generate.sampling model.generate.beams
+    configs.registry configs.describe configs.schema model model.transformer model.encoders model.block model.attention model.attend model.masks
+    model.cache model.position model.norm model.feedforward model.moe model.embedding model.mlm model.init
+    model.stack model.blocks model.mla model.positions model.rope_scaling model.layers model.loss model.linear model.cpu model.cpu_decoding model.cuda model.inference
+    model.generate model.generate.decode model.generate.padding model.generate.replay model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
-USE_DATA = ("model.hub", "model.checkpoint", "model.save", "model.pretrained")
-USE_DATA += ("model.generate.prompt", "model.generate.options", "model.generate.stream")
+USE_DATA_MODULES = """
+    model.hub model.checkpoint model.save model.frozen model.pretrained
+    model.generate.prompt model.generate.marks model.generate.options model.generate.stream
+"""
+USE_DATA = tuple(USE_DATA_MODULES.split())
 
 
 def module_name(path):

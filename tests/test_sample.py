@@ -13,7 +13,8 @@ import torch
 import sample
 from configs.cli import run_command
 from configs.compose import compose
-from data.tokenizers.tokenizer import ByteTokenizer, assign_ids
+from data.tokenizers.plain import ByteTokenizer
+from data.tokenizers.tokenizer import assign_ids
 from model.checkpoint import load_run
 from model.generate.decode import DecodeStep
 from model.generate.prompt import encode_prompt

@@ -1,24 +1,22 @@
 """Checkpointer: saves a run in a thread, while training continues."""
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.filesize import decimal
-from torch import Tensor
 
 from configs.cli import warn
-from configs.errors import CheckpointError, DataError
 from configs.explain import explain
 from data.disk import sync_file
-from model import checkpoint, save
+from model import save
+from model.frozen import keep_frozen
 from model.runs import list_checkpoints
-from model.weights import frozen_tensors, model_tensors
-from training.distributed import shard_like, whole
+from model.weights import Tensors, frozen_tensors, model_tensors
+from training.fsdp import whole
 from training.optimizer import groups_of, state_tensors
 from training.run import Run
 
@@ -69,16 +67,16 @@ class Checkpointer:
             write()
         self.unsaved_best = []
 
-    def tensors(self) -> dict[str, checkpoint.Tensors]:
+    def tensors(self) -> dict[str, Tensors]:
         """All that a checkpoint holds: {file: {name: tensor}}."""
         tensors = {
             "model": model_tensors(self.run.model),
             "optimizer": state_tensors(self.run.model, self.run.optimizers),
-            "ema": self.run.ema.average,
+            "ema": self.run.ema.average if self.run.ema else {},
         }
         return {file: named for file, named in tensors.items() if named}
 
-    def form_of(self, tensors: dict[str, checkpoint.Tensors]) -> list[Any]:
+    def form_of(self, tensors: dict[str, Tensors]) -> list[Any]:
         """What no step may change: the names of tensors and the options of optimizers. A custom
         optimizer that makes state in a step, or changes its options, could not be resumed."""
         groups = groups_of(self.run.optimizers)
@@ -87,13 +85,15 @@ class Checkpointer:
         frozen = [tensor._version for tensor in frozen_tensors(self.run.model).values()]
         return [*map(list, tensors.values()), *options, frozen]
 
-    def copied(self, tensors: checkpoint.Tensors) -> checkpoint.Tensors:
+    def copied(self, tensors: Tensors) -> Tensors:
         """Copies of whole tensors, on the host of the main process."""
+        world = self.run.world
         copies = {}
         for name, tensor in tensors.items():
-            gathered = whole(tensor.detach())
-            if self.run.world.is_main:
-                copies[name] = gathered.to("cpu", copy=True).contiguous()
+            if world.parallel == "fsdp":
+                tensor = whole(tensor)
+            if world.is_main:
+                copies[name] = tensor.detach().to("cpu", copy=True).contiguous()
         return copies
 
     def write(self, step: int, tensors: dict, state: dict[str, Any], best: bool) -> None:
@@ -135,12 +135,12 @@ class Checkpointer:
         if not self.run.world.is_main:
             return
         self.check_disk_space(frozen)
-        if not is_resumed:
-            origin = origin | {"frozen": save.keep_frozen(self.folder, frozen)}
+        if frozen:
+            origin = origin | {"frozen": keep_frozen(self.folder, frozen)}
         tokenizer = self.run.data.tokenizer
         save.write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
 
-    def check_disk_space(self, frozen: checkpoint.Tensors) -> None:
+    def check_disk_space(self, frozen: Tensors) -> None:
         """Refuse a disk without room for the checkpoints that are kept (at most ten of them), the
         best, one being written, and the frozen weights."""
         size = sum(t.nbytes for named in self.tensors().values() for t in named.values())
@@ -154,38 +154,3 @@ class Checkpointer:
             raise OSError(
                 f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep"
             )
-
-    def load(self, place: Path) -> None:
-        """Load progress, weights, optimizers and scaler from a checkpoint, tensor by tensor."""
-        state = self.run.state
-        world = self.run.world
-        stored = checkpoint.read_state(place)
-        if not {*vars(state), "scaler"} <= stored.keys():
-            hint = f"use init_from={self.folder}"
-            raise CheckpointError(f"{self.folder} was imported and has not been trained; {hint}")
-        if stored["dataset"] != state.dataset:
-            changed = "the text, or the order that this version gives it, has changed"
-            hint = f"restore it, or train from init_from={self.folder}"
-            raise DataError(f"{changed} since {self.folder} was trained on it; {hint}")
-        for name in vars(state):
-            setattr(state, name, stored[name])
-        with self.run.swapped():
-            for file, tensors in self.tensors().items():
-                stored_tensors = checkpoint.read_tensors(place / f"{file}.safetensors", tensors)
-                fill(tensors, stored_tensors)
-        if frozen := frozen_tensors(self.run.model):
-            config = checkpoint.read_config(self.folder)
-            fill(frozen, checkpoint.read_frozen(self.folder, config, frozen))
-        if stored["scaler"]:
-            world.scaler.load_state_dict(stored["scaler"])
-        self.saved = state.step
-        if world.is_main:
-            save.set_aside_newer(self.folder, state.step)
-            if state.best_step == state.step:  # the run may have been killed before this
-                save.mark_best(self.folder, state.step)
-
-
-@torch.no_grad()
-def fill(tensors: checkpoint.Tensors, stored: Iterable[tuple[str, Tensor]]) -> None:
-    for name, tensor in stored:
-        tensors[name].copy_(shard_like(tensor, tensors[name]))

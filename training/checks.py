@@ -1,6 +1,7 @@
 """Checks of user parts: state that no checkpoint would hold is refused at the start, because a
-resumed run would lack it."""
+resumed run would lack it. And checks of the numbers of a step."""
 
+import math
 import zlib
 from collections.abc import Collection
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from configs.cli import warn
+from configs.errors import NonFiniteError
 from training.run import Run
 
 
@@ -49,9 +51,20 @@ def check_terms(run: Run, names: Collection[str]) -> None:
         raise ValueError(f"one process has the losses {', '.join(names)}, and another not; {hint}")
 
 
-def check_gradients(run: Run) -> None:
+def check_finite(numbers: dict[str, float], step: int) -> None:
+    """Refuse a NaN or infinity before it reaches the weights."""
+    for name, number in numbers.items():
+        if not math.isfinite(number):
+            reason = f"step {step}: the {name} is not finite ({number})"
+            hint = "the weights were not updated; try a lower optimizer.lr"
+            raise NonFiniteError(f"{reason}; {hint}")
+
+
+def check_gradients(run: Run, losses: Collection[str]) -> None:
     """Name the parameters that the first backward pass did not reach. DDP would fail in the next
     step, because it waits for their gradients."""
+    if run.world.size > 1:
+        check_terms(run, losses)
     parameters = run.model.named_parameters()
     missing = [name for name, p in parameters if p.requires_grad and p.grad is None]
     if not missing:

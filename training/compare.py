@@ -1,4 +1,7 @@
-"""Compare runs in one table and, with --to, one plot: python -m training.compare runs/a runs/b"""
+"""Compare runs, such as those of a sweep (-m), in one table and, with --to, one plot:
+
+python -m training.compare runs/a runs/b
+"""
 
 import math
 import sys
@@ -8,12 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import DictConfig
 
-from configs.cli import ArgumentParser, expand_user, print, run_command
+from configs.cli import ArgumentParser, expand_user, print, report, run_command
 from configs.compose import key_of
-from configs.registry import flatten
+from configs.flat import flatten
 from data.disk import atomic_write
 from model.checkpoint import read_config
+from model.runs import RUNS
 from training.log import read_rows
 from training.plot import draw, points
 
@@ -159,6 +165,37 @@ def markdown(columns: dict[str, list[str]]) -> str:
         lines = [title, "-" * width, *cells]
         padded.append([line.ljust(width) for line in lines])
     return "\n".join(f"| {' | '.join(row)} |" for row in zip(*padded, strict=True))
+
+
+def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
+    """Returns (the name of this run of a sweep; whether it may be resumed: a repeated sweep
+    continues its unfinished runs)."""
+    if node.resume or node.name:
+        error = ValueError("-m cannot be combined with name= or resume=: each run gets a new name")
+        raise SystemExit(report(error))  # Hydra would go on with the next run
+    run = Path(hydra.runtime.output_dir)
+    if RUNS.absolute() not in run.parents:
+        raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
+    name = run.relative_to(RUNS.absolute()).as_posix()
+    if not (run / "config.yaml").exists():
+        return name, False
+    if read_config(RUNS / name)["overrides"] != list(hydra.overrides.task):
+        raise ValueError(
+            f"{RUNS / name} already exists, with other settings; choose another hydra.sweep.dir"
+        )
+    return name, "auto"
+
+
+def end_of_run(hydra: Any, job_return: JobReturn) -> None:
+    """After each run of a sweep, print the table of all its runs so far. (Hydra does not call
+    on_multirun_end if a run has failed.)"""
+    if job_return.status == JobStatus.FAILED:
+        print(f"\nrun {Path(hydra.runtime.output_dir).name} failed", file=sys.stderr)
+        # Hydra raises it when the result of this run is read
+        job_return.return_value = SystemExit(report(job_return._return_value))
+    home = Path(hydra.sweep.dir)
+    if runs := runs_of(home):
+        print(compare(runs, home))
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ from configs.cli import warn
 from configs.schema import Config
 from model.block import AttentionContext, Shared, States, blocks_of
 from training.distributed import World
-from training.step import LossModule, without_traces
+from training.step import LossModule
+from training.trials import without_traces
 
 MANY_BLOCKS = 36  # compiling all of them as one graph would take minutes
 

@@ -1,12 +1,15 @@
 """Cost: the memory and compute of a step, counted on fake tensors, so no weight is allocated."""
 
+import re
 from typing import Any, NamedTuple
 
 import torch
+import yaml
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs.cli import warn
+from configs.parts import CONFIGS
 from configs.schema import Config
 from model.adapt import adapt
 from model.block import blocks_of
@@ -15,6 +18,7 @@ from model.precision import Precision
 from model.transformer import build_model
 from model.weights import trained_parameters
 from training.optimizer import build_optimizers, state_tensors
+from training.run import Run
 
 
 class Cost(NamedTuple):
@@ -105,3 +109,31 @@ def kept_bytes(model: Any, config: Config, precision: Precision, rows: int) -> i
     with precision.autocast(), hooks:
         model.hidden(**fake_inputs(config, rows))
     return sum(storage.nbytes() for storage in storages)
+
+
+def read_gpus() -> dict[str, dict[str, float]]:
+    return yaml.safe_load((CONFIGS / "gpus.yaml").read_text(encoding="utf-8"))
+
+
+def peak_of(name: str) -> float | None:
+    """The peak FLOP/s of a GPU, by its name; a 3090 Ti or a laptop's 4090 is another GPU."""
+    for words, gpu in read_gpus().items():
+        if re.search(rf"\b{words}\b(?! Ti| Laptop)", name):
+            return gpu["tflops"] * 1e12
+    return None
+
+
+def peak_flops(precision: Precision) -> float | None:
+    """The device's peak FLOP/s, if known."""
+    if precision.device.type != "cuda" or precision.dtype == torch.float32:
+        return None
+    return peak_of(torch.cuda.get_device_name(precision.device))
+
+
+def ideal_seconds(run: Run) -> float | None:
+    """The time of a step at the peak of the device, if both are known."""
+    peak = peak_flops(run.world.precision)
+    cost = count(run.config, run.world.precision, run.data.tokenizer.vocab_size) if peak else None
+    if not peak or not cost:
+        return None
+    return cost.flops * run.config.train.batch_size / run.world.size / peak

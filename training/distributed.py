@@ -1,60 +1,22 @@
-"""The processes that split each batch: how they start, share a model, add up numbers and stop
-together."""
+"""The world of a run: its device and precision, and what its processes add up; signals. What only
+several processes need is in processes.py."""
 
+import ctypes
 import os
+import platform
 import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from datetime import timedelta
-from itertools import count, cycle
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from configs.schema import Config
-from model.cpu import tune_malloc
-from model.cuda import is_sharded
 from model.precision import Precision, choose_device, choose_precision, use_deterministic_algorithms
-
-PERIOD = 1.0  # seconds between two heartbeats
-POLL = 0.05
-
-
-class Meeting:
-    """Where processes wait for the slowest, however long it takes, while each sends heartbeats.
-    limit: the seconds without one after which a process counts as lost."""
-
-    def __init__(self, store: Any, rank: int, size: int, limit: float) -> None:
-        self.store = store
-        self.rank = rank
-        self.size = size
-        self.limit = limit
-        self.numbers = count()
-        threading.Thread(target=self.show_life, daemon=True).start()
-
-    def show_life(self) -> None:
-        with suppress(RuntimeError):  # the store ends with the run
-            while True:
-                self.store.add(f"alive/{self.rank}", 1)
-                time.sleep(PERIOD)
-
-    def wait(self) -> None:
-        key = f"meeting/{next(self.numbers)}"
-        self.store.add(key, 1)
-        heard: dict[tuple[int, int], float] = {}  # when each heartbeat was first seen
-        ranks = cycle(range(self.size))
-        while self.store.add(key, 0) < self.size:
-            time.sleep(POLL)
-            rank = next(ranks)
-            sign = (rank, self.store.add(f"alive/{rank}", 0))
-            first_seen = heard.setdefault(sign, time.monotonic())
-            if time.monotonic() - first_seen > self.limit:
-                raise RuntimeError(f"process {rank} timed out after {self.limit:g} seconds")
+from training.processes import Meeting, choose_parallel, join, own_device
 
 
 class World(NamedTuple):
@@ -103,59 +65,35 @@ class World(NamedTuple):
             self.meeting.wait()
 
 
+def tune_malloc() -> None:
+    """Keep freed memory in the process: by default glibc returns it and requests it again at every
+    step, which takes 5 to 10 % of the time."""
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+
+
 def start(config: Config) -> World:
     """Join the other processes, if there are any, after a check of the settings."""
     device = choose_device(config.device)
     rank = int(os.environ.get("RANK", 0))
     size = int(os.environ.get("WORLD_SIZE", 1))
-    parallel = choose_parallel(config, size)
+    parallel = "none"
+    if size > 1 or config.parallel != "auto":
+        parallel = choose_parallel(config, size)
     meeting = None
     if "RANK" in os.environ:  # set by torchrun
         device = own_device(config, device)
-        timeout = timedelta(seconds=config.ddp_timeout)
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        store, *_ = next(dist.rendezvous("env://", timeout=timeout))
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
-        meeting = Meeting(store.clone(), rank, size, config.ddp_timeout)
+        meeting = join(config, device, rank, size)
     tune_malloc()
     use_deterministic_algorithms(config.deterministic)
     precision = choose_precision(device, config.precision)
     if parallel == "fsdp" and precision.dtype is torch.float16:
         raise ValueError("parallel=fsdp does not support precision=fp16; choose bf16 or fp32")
     compiles = config.compile is True or (config.compile == "auto" and device.type == "cuda")
-    return World(rank, size, parallel, precision, precision.scaler(), meeting, compiles)
-
-
-def own_device(config: Config, device: torch.device) -> torch.device:
-    """The GPU of this process: each has one of those of its machine."""
-    if ":" in config.device:
-        reason = "but each process of torchrun has a GPU of its own"
-        raise ValueError(f"device={config.device}, {reason}; choose device=cuda")
-    if device.type != "cuda":
-        return device
-    local_rank = int(os.environ["LOCAL_RANK"])
-    if local_rank >= torch.cuda.device_count():
-        raise ValueError(f"process {local_rank + 1} has no GPU of its own; lower --nproc_per_node")
-    device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)
-    return device
-
-
-def choose_parallel(config: Config, size: int) -> str:
-    parallel = config.parallel
-    if parallel == "auto":
-        parallel = "none" if size == 1 else "ddp"
-    if size == 1 and parallel != "none":
-        hint = "use torchrun --nproc_per_node=2 train.py, or parallel=auto"
-        raise ValueError(f"parallel={parallel} needs several processes; {hint}")
-    if size > 1 and parallel == "none":
-        raise ValueError(
-            f"parallel=none, but torchrun started {size} processes; choose ddp or fsdp"
-        )
-    if config.train.batch_size % size:
-        rows = config.train.batch_size
-        raise ValueError(f"train.batch_size is {rows}; expected a multiple of the {size} processes")
-    return parallel
+    scaler = torch.amp.GradScaler(device.type, enabled=precision.dtype is torch.float16)
+    return World(rank, size, parallel, precision, scaler, meeting, compiles)
 
 
 def end(code: int) -> NoReturn:
@@ -173,29 +111,6 @@ def end(code: int) -> NoReturn:
 def build_device(world: World) -> torch.device:
     """Where a new model is built: with FSDP, only the main process has memory for all of it."""
     return torch.device("meta" if world.parallel == "fsdp" and not world.is_main else "cpu")
-
-
-def share_buffers(module: nn.Module, inputs: tuple) -> None:
-    """A forward pass, also of an evaluation, begins with the buffers of the main process, which are
-    those that a checkpoint holds."""
-    for buffer in module.buffers():
-        dist.broadcast(buffer, 0)
-
-
-def whole(tensor: Any) -> Tensor:
-    """The whole of a sharded tensor; all processes have to call this."""
-    return tensor.full_tensor() if is_sharded(tensor) else tensor
-
-
-def shard_like(tensor: Tensor, sharded: Any) -> Tensor:
-    """Move a whole tensor, which all processes have, to the device of another, and shard it in the
-    same way."""
-    tensor = tensor.to(sharded.device)
-    if not is_sharded(sharded):
-        return tensor
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(tensor, sharded.device_mesh, sharded.placements, src_data_rank=None)
 
 
 # ---- signals

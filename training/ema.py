@@ -7,19 +7,17 @@ from model.weights import trained_parameters
 
 
 class EMA:
-    """Averages the trained weights. Without a decay, it holds nothing and changes nothing."""
+    """Averages the trained weights."""
 
-    def __init__(self, model: nn.Module, decay: float | None) -> None:
+    def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.weights = trained_parameters(model) if decay else {}
+        self.weights = trained_parameters(model)
         self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Update the average after a step. The first steps count less: their weights are far from
         the last."""
-        if not self.decay:
-            return
         decay = min(self.decay, step / (step + 10))
         averages = list(self.average.values())
         torch._foreach_lerp_(averages, list(self.weights.values()), 1 - decay)

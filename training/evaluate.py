@@ -23,7 +23,6 @@ from model.generate.options import add_options
 from model.pretrained import init_run, init_settings
 from model.runs import newest_run, step_name
 from training.distributed import start
-from training.ema import EMA
 from training.evaluation import evaluate, exact_match
 from training.finetune import with_model
 from training.log import in_words
@@ -86,7 +85,7 @@ def load(place: str, which: str, overrides: list[str]) -> Run:
     if rows == "auto":
         rows = CPU_TOKENS // config.model.context_length or 1
     state = TrainState(step, micro_batch_size=rows)
-    return Run(config, data, world, module, [], EMA(model, None), state)
+    return Run(config, data, world, module, [], None, state)
 
 
 def main(args: list[str] | None = None) -> None:

@@ -15,8 +15,7 @@ from rich.progress import Progress
 from configs.cli import print, warn
 from configs.errors import StopRequested
 from data.batch import Batch
-from data.disk import atomic_write
-from training.cost import count
+from training.cost import ideal_seconds
 from training.distributed import received_signals
 from training.plot import draw_run
 from training.run import Run
@@ -53,23 +52,17 @@ class Log:
         self.run = run
         self.state = run.state
         self.is_main = run.world.is_main
-        peak = run.world.precision.peak_flops()
-        vocab_size = run.data.tokenizer.vocab_size
         self.ideal_seconds: float | None = None  # of a step, for MFU
-        if self.is_main and peak and (cost := count(run.config, run.world.precision, vocab_size)):
-            n_rows = run.config.train.batch_size / run.world.size
-            self.ideal_seconds = cost.flops * n_rows / peak
+        if self.is_main and run.world.device.type == "cuda":
+            self.ideal_seconds = ideal_seconds(run)
         self.wandb: Any = None
         self.disk_failed = False
         console = Console(soft_wrap=True)
         has_bar = self.is_main and console.is_terminal
         self.bar = Progress(console=console, transient=True, disable=not has_bar)
         self.task = self.bar.add_task("", total=1.0)
-        if self.is_main:
-            for name in ("metrics.jsonl", "samples.jsonl"):
-                truncate(folder / name, run.state.step)
-            if run.config.wandb.mode != "disabled":
-                self.wandb = start_wandb(folder, run.config)
+        if self.is_main and run.config.wandb.mode != "disabled":
+            self.wandb = start_wandb(folder, run.config)
         self.bar.start()
         self.restart_clock()
 
@@ -165,15 +158,3 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):
             yield json.loads(line)
-
-
-def truncate(path: Path, step: int) -> None:
-    """Drop the rows that a resumed run will write again: those after its step, at step 0 also that
-    of the first evaluation, and that of the full validation."""
-    if not path.exists():
-        return
-    kept = []
-    for row in read_rows(path):
-        if step > 0 and row["step"] <= step and not row.get("full"):
-            kept.append(json.dumps(row) + "\n")
-    atomic_write(path, "".join(kept))

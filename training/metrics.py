@@ -9,7 +9,7 @@ from configs.registry import Registry
 from model.block import blocks_of
 from model.moe import mixtures_of
 from training.run import Run
-from training.step import check_name
+from training.trials import check_name
 
 
 def measure(run: Run) -> dict[str, float]:

@@ -4,6 +4,7 @@ a GPU. A parameter may be a stack of matrices."""
 
 import math
 from collections import defaultdict
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -11,12 +12,20 @@ import torch.distributed as dist
 from torch import Size, Tensor
 from torch.optim import Optimizer
 
-from model.cpu import Eager, fast_bf16
-from training.distributed import shard_like, whole
+from model.cpu import fast_bf16
+from training.fsdp import in_turn
 
 AT_ONCE = 8  # matrices: more would need more memory, and gain little
 ITERATIONS = 5  # of Newton-Schulz
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
+
+class Eager:
+    """An optimizer's methods without torch's wrappers, which import torch._dynamo before the first
+    step and take 1.1 s for it."""
+
+    add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
 
 
 class Muon(Eager, Optimizer):
@@ -46,7 +55,7 @@ class Muon(Eager, Optimizer):
         torch._foreach_lerp_(buffers, updates, 1 - group["momentum"])
         torch._foreach_lerp_(updates, buffers, group["momentum"])
         if dist.is_initialized():
-            updates = orthogonalize_in_turn(updates)
+            updates = in_turn(newton_schulz, updates, matmul_dtype(params[0].device.type))
         else:
             updates = list(newton_schulz(torch.stack(updates)))
 
@@ -80,21 +89,3 @@ def newton_schulz(matrices: Tensor) -> Tensor:
 def matmul_dtype(device: str) -> torch.dtype:
     slow_bf16 = device == "mps" or (device == "cpu" and not fast_bf16())
     return torch.float32 if slow_bf16 else torch.bfloat16
-
-
-def orthogonalize_in_turn(updates: list[Tensor]) -> list[Tensor]:
-    """Let every process orthogonalize one matrix per turn, and exchange the results. With FSDP,
-    each has only a part of every matrix, so they gather the matrices first."""
-    rank = dist.get_rank()
-    size = dist.get_world_size()
-    done: list[Tensor] = []
-    mine = slice(rank, rank + 1)  # empty if the last turn has fewer matrices
-    for start in range(0, len(updates), size):
-        turn = updates[start : start + size]
-        matrices = torch.stack([whole(update) for update in turn])
-        # the sum combines the results of all, which newton_schulz computes in this dtype
-        results = torch.zeros_like(matrices, dtype=matmul_dtype(matrices.device.type))
-        results[mine] = newton_schulz(matrices[mine])
-        dist.all_reduce(results)
-        done += map(shard_like, results.to(matrices.dtype), turn)
-    return done

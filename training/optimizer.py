@@ -11,10 +11,9 @@ from torch.optim import Optimizer
 from configs.registry import BelowOne, NonNegative, Positive, Registry, build
 from model.attention import MultiHeadAttention
 from model.checkpoint import Tensors
-from model.cpu import Eager
 from model.embedding import Embedding
 from model.weights import trained_parameters
-from training.muon import Muon
+from training.muon import Eager, Muon
 
 
 class AdamW(Eager, torch.optim.AdamW):

@@ -11,10 +11,10 @@ from rich.filesize import decimal
 from torch import nn
 
 from configs.schema import Config
-from model.precision import Precision, choose_device, choose_precision, read_gpus
+from model.precision import Precision, choose_device, choose_precision
 from model.pretrained import init_tokenizer
 from model.weights import count_parameters
-from training.cost import Cost, count
+from training.cost import Cost, count, peak_flops, read_gpus
 from training.schedule import RunLength
 from training.settings import host_memory
 
@@ -75,7 +75,7 @@ def machine(config: Config) -> tuple[Precision, float, float | None]:
         memory: float = host_memory()
         if precision.device.type == "cuda":
             memory = FILLED * torch.cuda.mem_get_info(precision.device)[1]
-        return precision, memory, precision.peak_flops()
+        return precision, memory, peak_flops(precision)
     name = config.plan.gpu.upper()
     gpus = {name: gpu for name, gpu in read_gpus().items() if "memory" in gpu}
     if name not in gpus:

@@ -8,10 +8,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
 from configs.compose import CONFIGS, key_of, read_yaml, to_config
-from configs.registry import flatten
+from configs.flat import flatten
 from configs.schema import Config
 from model.checkpoint import check_code, read_config
-from model.runs import RUNS
+from model.runs import RUNS, did_you_mean_run, list_runs
 
 # what defines a run; the rest, such as its length and learning rate, may change when it is resumed
 FIXED = (
@@ -78,3 +78,17 @@ def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config
 def show(value: Any) -> str:
     """A value as it is written on a command line."""
     return json.dumps(value).strip('"')
+
+
+def is_resumable(name: str | None, resume: bool | str) -> bool:
+    if name is None:
+        runs = list_runs()
+        newest = f"the newest run is {runs[-1].name}" if runs else f"{RUNS} has no run yet"
+        raise ValueError(f"resume= needs a name=...; {newest}")
+    run = RUNS / name
+    if (run / "config.yaml").exists():
+        return True
+    if resume is True:
+        hint = did_you_mean_run(run)
+        raise ValueError(f"there is no run {run}{hint}; resume=auto would start it")
+    return False

@@ -50,7 +50,7 @@ class Run(NamedTuple):
     world: World
     loss_module: Any  # a LossModule, neither compiled nor wrapped by DDP
     optimizers: list[Optimizer]
-    ema: EMA
+    ema: EMA | None
     state: TrainState
 
     @property
@@ -78,7 +78,8 @@ class Run(NamedTuple):
         module = self.loss_module
         is_sharded = self.world.parallel == "fsdp"
         with self.swapped():
-            self.ema.swap()
+            if self.ema:
+                self.ema.swap()
             module.eval()
             if is_sharded:  # FSDP gathers weights by itself only for module(...)
                 module.unshard()
@@ -89,4 +90,5 @@ class Run(NamedTuple):
                 if is_sharded:
                     module.reshard()
                 module.train()
-                self.ema.swap()
+                if self.ema:
+                    self.ema.swap()

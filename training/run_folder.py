@@ -17,14 +17,13 @@ import torch
 from filelock import FileLock, Timeout
 
 from configs.errors import RunLockedError
-from configs.parts import own_code
+from configs.parts import LOADED, own_code
 from configs.schema import Config
 from data.disk import sync_folder
 from model.runs import RUNS
 from model.save import clean_up
 from model.weights import count_parameters
 from training.distributed import World
-from training.log import read_rows
 from training.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,12 +90,6 @@ def make_folder(config: Config) -> Path:
     return run
 
 
-def final_loss(folder: Path) -> float | None:
-    """The validation loss at the end of a run, if it has finished."""
-    losses = [row["val_loss"] for row in read_rows(folder / "metrics.jsonl") if row.get("full")]
-    return losses[-1] if losses else None
-
-
 def environment(world: World) -> str:
     """The text of environment.txt: versions, commit, device, command line."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"]
@@ -123,7 +116,7 @@ def code_hashes() -> dict[str, str]:
         for path in sorted((ROOT / name).rglob("*.py")) or [ROOT / name]:
             digest.update(path.read_bytes())
         hashes[name] = digest.hexdigest()[:16]
-    return hashes | own_code()
+    return hashes | (own_code() if LOADED else {})
 
 
 def describe(folder: Path, run: Run, steps: float) -> str:

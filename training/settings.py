@@ -3,10 +3,8 @@ read."""
 
 import math
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from rich.filesize import decimal
 
-from configs.cli import print, report
+from configs.cli import report
 from configs.compose import compose_node, key_of, to_config
 from configs.parts import load_parts
 from configs.registry import build
@@ -25,14 +23,13 @@ from configs.schema import Config
 from data.corpus import build_data
 from data.tokenizers.train import TOKENIZERS
 from model.adapt import adapt
-from model.checkpoint import read_config
-from model.runs import RUNS, did_you_mean_run, list_runs
 from model.transformer import build_model
 from training.checks import check_state
+from training.compare import end_of_run, place_in_sweep
 from training.finetune import fine_tuned
 from training.metrics import METRICS
 from training.optimizer import OPTIMIZERS
-from training.resume import resumed
+from training.resume import is_resumable, resumed
 from training.run_folder import check_name, code_hashes
 from training.schedule import build_schedule
 
@@ -40,7 +37,8 @@ from training.schedule import build_schedule
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     """Returns (the config of a run; its origin, for config.yaml: the option of each config group,
     the overrides of the command line, and the hashes of the code)."""
-    load_parts(node.parts)
+    if node.parts:
+        load_parts(node.parts)
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     choices = {}
@@ -64,45 +62,16 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     return config, origin
 
 
-def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
-    """Returns (the name of this run of a sweep; whether it may be resumed: a repeated sweep
-    continues its unfinished runs)."""
-    if node.resume or node.name:
-        error = ValueError("-m cannot be combined with name= or resume=: each run gets a new name")
-        raise SystemExit(report(error))  # Hydra would go on with the next run
-    run = Path(hydra.runtime.output_dir)
-    if RUNS.absolute() not in run.parents:
-        raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
-    name = run.relative_to(RUNS.absolute()).as_posix()
-    if not (run / "config.yaml").exists():
-        return name, False
-    if read_config(RUNS / name)["overrides"] != list(hydra.overrides.task):
-        raise ValueError(
-            f"{RUNS / name} already exists, with other settings; choose another hydra.sweep.dir"
-        )
-    return name, "auto"
-
-
 class Sweep(Callback):
-    """After each run of a sweep, print the table of all its runs so far. (Hydra does not call
-    on_multirun_end if a run has failed.) The error of any run is reported here, because Hydra
-    prints a line of its own before it raises one."""
+    """The error of any run is reported here, because Hydra prints a line of its own before it raises
+    one."""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
-        failed = job_return.status == JobStatus.FAILED
         if config.hydra.mode != RunMode.MULTIRUN:
-            if failed:
+            if job_return.status == JobStatus.FAILED:
                 raise SystemExit(report(job_return._return_value))
-            return
-        from training.compare import compare, runs_of
-
-        if failed:
-            print(f"\nrun {Path(config.hydra.runtime.output_dir).name} failed", file=sys.stderr)
-            # Hydra raises it when the result of this run is read
-            job_return.return_value = SystemExit(report(job_return._return_value))
-        home = Path(config.hydra.sweep.dir)
-        if runs := runs_of(home):
-            print(compare(runs, home))
+        else:
+            end_of_run(config.hydra, job_return)
 
 
 def new_config(
@@ -121,20 +90,6 @@ def compose_run(overrides: Sequence[str]) -> Config:
     config, _ = new_config(compose_node(overrides), {}, overrides)
     check_parts(config)
     return config
-
-
-def is_resumable(name: str | None, resume: bool | str) -> bool:
-    if name is None:
-        runs = list_runs()
-        newest = f"the newest run is {runs[-1].name}" if runs else f"{RUNS} has no run yet"
-        raise ValueError(f"resume= needs a name=...; {newest}")
-    run = RUNS / name
-    if (run / "config.yaml").exists():
-        return True
-    if resume is True:
-        hint = did_you_mean_run(run)
-        raise ValueError(f"there is no run {run}{hint}; resume=auto would start it")
-    return False
 
 
 def check_parts(config: Config) -> None:

@@ -1,77 +1,40 @@
-"""Sources of text, always in the same order: the standard library, and files; and the base class of
-all sources."""
+"""Files as sources, found by their names: plain text, and the base class of tables."""
 
+import glob
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
+from configs.cli import expand_user
 from configs.errors import DataError
-from configs.registry import Ratio
-from data.readers import TABLES, find_files, read_chunks, read_lines, stdlib_files, suffix_of
+from data.readers import TABLES, read_lines, suffix_of, walk_files
+from data.sources.source import Document, Source
 
 
-class Document(NamedTuple):
-    """A text, a source and its target, or a conversation; without texts, the content of the file
-    `name`."""
+def find_files(path: str | list[str], cache: str) -> list[Path]:
+    """The files that a name, a folder, a glob or a list of these stands for, except those of the
+    cache; hidden files only by name."""
+    if not path:
+        raise ValueError("data.path is empty; give a file, a folder or a glob")
+    if isinstance(path, list):
+        listed = [file for name in path for file in find_files(str(name), cache)]
+        return list(dict.fromkeys(listed))
 
-    name: Path | str  # for messages; without texts, the path that is read
-    # not an iterator, because they are read more than once; an error if they cannot be read
-    texts: Iterable[str] | DataError | None = None
-    encoding: str = "utf-8"
+    place = str(expand_user(path))
+    if os.path.isfile(place):
+        return [Path(place)]
 
-    def chunks(self) -> Iterator[str]:
-        if isinstance(self.texts, DataError):
-            raise self.texts
-        if isinstance(self.texts, str):
-            raise ValueError("Document(name, texts): texts is a str; expected a list of them")
-        if self.texts is None:
-            return read_chunks(Path(self.name), self.encoding)
-        return iter(self.texts)
+    found = walk_files(place) if os.path.isdir(place) else glob.iglob(place, recursive=True)
 
+    ours = os.path.join(os.path.abspath(expand_user(cache)), "")
+    names = [name for name in found if not os.path.abspath(name).startswith(ours)]
 
-@dataclass
-class Source:
-    """Base of all sources of documents. They change only when their files do, else never."""
-
-    input_kind = "text"
-    on_error = "error"
-    cache: str
-    val_fraction: Ratio
-    document_mask: bool = field(default=False, kw_only=True)
-
-    def files(self) -> list[Path]:
-        return []
-
-    def held_out(self) -> "list[Source]":
-        """The source of the validation documents, if they have files of their own."""
-        return []
-
-    def documents(self) -> Iterator[Document]:
-        return map(Document, self.files())
-
-    def drawn(self, positions: Any) -> Iterator[Any]:
-        """Yield for each source (a mix has several) how many of the examples before each position
-        are from it."""
-        yield positions
-
-    def version(self) -> list[tuple[str, int, int]]:
-        """The (name, size, time) of each file."""
-        files = []
-        for part in (self, *self.held_out()):
-            for path in part.files():
-                stat = path.stat()
-                files.append((os.path.abspath(path), stat.st_size, stat.st_mtime_ns))
-        return files
-
-
-@dataclass
-class Python(Source):
-    """The running Python's standard library; each file is a document."""
-
-    def files(self) -> list[Path]:
-        return stdlib_files()
+    files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
+    if not files:
+        raise DataError(f"there is no file at {path} (in {Path.cwd()})")
+    return files
 
 
 @dataclass(kw_only=True)

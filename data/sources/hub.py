@@ -13,8 +13,8 @@ from configs.cli import expand_user
 from configs.errors import DataError, errors_as, first_line
 from configs.registry import Count
 from data.disk import atomic_write
-from data.readers import find_files
-from data.sources.files import Document, Source
+from data.sources.files import find_files
+from data.sources.source import Document, Source
 from data.sources.tables import numbered, row_documents, text_of
 
 SHAKESPEARE = (

@@ -15,7 +15,7 @@ from configs.cli import expand_user
 from configs.errors import DataError
 from configs.registry import Bounds, Count
 from data.readers import read_lines
-from data.sources.files import Document, Python, Source
+from data.sources.source import Document, Python, Source
 
 
 @dataclass

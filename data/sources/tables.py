@@ -12,7 +12,8 @@ from typing import Any
 from configs.errors import DataError, errors_as
 from data.chat import to_messages
 from data.readers import open_text, read_chunks, read_lines, suffix_of
-from data.sources.files import Document, Files
+from data.sources.files import Files
+from data.sources.source import Document
 
 FIELDS = ["role", "content"]
 ROLES = ("system", "user", "assistant")

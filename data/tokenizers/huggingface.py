@@ -3,7 +3,8 @@
 import re
 
 from data.tokenizers.imported import load_hf_tokenizer
-from data.tokenizers.tokenizer import CharTokenizer, Tokenizer
+from data.tokenizers.plain import CharTokenizer
+from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import byte_level, bytes_to_unicode
 
 

@@ -6,23 +6,23 @@ the ids of special tokens, such as `end` between documents.
 
 import base64
 import codecs
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import groupby
 from threading import get_ident
 from typing import Any
 
-import numpy as np
 from numpy import ndarray
 
 from configs.registry import Count, Registry, build, signature
+from data.tokenizers.specials import parse_specials
 
 SPLIT = "tokenizer_config.json has split_special_tokens: true; set it to false and import again"
 Ids = dict[str, int]
 State = dict[str, Any]
 Template = list[list[int]]
 NO_TEMPLATE: Template = [[], []]
+Texts = Callable[[bool], Iterator[str]]  # of the training split, or of both splits
 Decoder = Callable[..., str]  # takes the next ids, and final=True with the last ones
 
 
@@ -93,21 +93,7 @@ class Tokenizer:
     def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
         """Returns (ids, the character at which each begins) for a text in which special tokens are
         written out."""
-        special = {written: i for i, written in self.special_texts().items()}
-        ids: list[int] = []
-        tokens: list[bytes] = []
-        for piece in re.split(r"(<\|\w+\|>)", text):
-            if piece in special:
-                ids.append(special[piece])
-                tokens.append(piece.encode())
-                continue
-            new = self.encode(piece).tolist()
-            ids += new
-            tokens += [self.decode_bytes([i]) for i in new]
-        utf8 = np.frombuffer(b"".join(tokens), np.uint8)
-        character_of_byte = np.cumsum((utf8 & 0b11000000) != 0b10000000) - 1
-        begins = np.cumsum([0, *map(len, tokens)])[:-1]
-        return ids, character_of_byte[begins].tolist()
+        return parse_specials(self, text)
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """A function from the next ids to the text that is final, never half a character. `before`
@@ -126,44 +112,6 @@ class Tokenizer:
         state: State = {"kind": self.kind, "specials": self.specials}
         arguments = signature(KINDS[self.kind])
         return state | {name: getattr(self, name) for name in arguments}
-
-
-class ByteTokenizer(Tokenizer):
-    kind = "byte"
-
-    def __init__(self, specials: Ids) -> None:
-        super().__init__(256, specials)
-
-    def encode(self, text: str) -> ndarray:
-        return np.frombuffer(text.encode(), np.uint8)
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        return bytes(ids)
-
-
-class CharTokenizer(Tokenizer):
-    """One id for each character of the corpus, in the order of their code points."""
-
-    kind = "char"
-
-    def __init__(self, characters: str, specials: Ids) -> None:
-        super().__init__(len(characters), specials)
-        self.characters = characters
-        self.table = np.full(0x110000, -1, np.int32)
-        self.table[list(map(ord, characters))] = np.arange(len(characters))
-
-    def encode(self, text: str) -> ndarray:
-        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-        ids = self.table[codes]
-        if len(ids) and ids.min() < 0:
-            unknown = text[int(np.argmax(ids < 0))]
-            raise ValueError(
-                f"{unknown!r} is not among the characters of the tokenizer; try tokenizer=bpe"
-            )
-        return ids
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        return "".join(self.characters[i] for i in ids).encode()
 
 
 class BytePairTokenizer(Tokenizer):
@@ -201,11 +149,7 @@ def to_base64(tokens: Iterable[bytes]) -> list[str]:
     return [base64.b64encode(token).decode() for token in tokens]
 
 
-KINDS: Registry[Any] = Registry(  # imported.py adds those of other projects
-    byte=ByteTokenizer,
-    char=CharTokenizer,
-    bpe=BytePairTokenizer,
-)
+KINDS: Registry[Any] = Registry(bpe=BytePairTokenizer)  # plain.py and imported.py have the others
 
 
 def tokenizer_from_state(state: State) -> Tokenizer:

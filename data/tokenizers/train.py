@@ -1,45 +1,20 @@
-"""Where tokenizers come from. train(texts, specials) reads what it needs from texts(include_val),
-which starts over each time."""
+"""Where tokenizers come from: byte-level BPE, and the dict of all kinds. train(texts, specials)
+reads what it needs from texts(include_val), which starts over each time."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
 from configs.cli import print
-from configs.errors import DataError, errors_as
 from configs.registry import Bounds, Count, Registry
-from data.tokenizers.tokenizer import (
-    BytePairTokenizer,
-    ByteTokenizer,
-    CharTokenizer,
-    State,
-    Tokenizer,
-    assign_ids,
-    to_base64,
-    tokenizer_from_state,
-)
+from data.tokenizers.plain import ByteTrainer, CharTrainer, Pretrained, Tiktoken
+from data.tokenizers.tokenizer import BytePairTokenizer, Texts, Tokenizer, assign_ids, to_base64
 
 # GPT-2's: contractions, words, numbers, other characters, each with the space before; white space
 PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 MAX_WORD_CHARS = 256  # in training, which takes time quadratic in the length of a word
-
-Texts = Callable[[bool], Iterator[str]]  # of the training split, or of both splits
-
-
-class ByteTrainer:
-    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
-        return ByteTokenizer(assign_ids(specials, 256))
-
-
-class CharTrainer:
-    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
-        seen: set[str] = set()
-        for text in texts(True):
-            seen.update(text)
-        characters = "".join(sorted(seen))
-        return CharTokenizer(characters, assign_ids(specials, len(characters)))
 
 
 @dataclass
@@ -104,36 +79,6 @@ def bytes_to_unicode() -> list[str]:
     others = iter(range(256, 512))
     codes = [byte if byte in printable else next(others) for byte in range(256)]
     return list(map(chr, codes))
-
-
-@dataclass
-class Pretrained:
-    """The tokenizer of a pretrained model, which is already trained."""
-
-    state: State
-
-    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
-        return tokenizer_from_state(self.state)
-
-
-@dataclass
-class Tiktoken:
-    """The encodings of GPT-2 and its successors; <|endoftext|>, our `end`, keeps its id."""
-
-    encoding: str
-
-    def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
-        import tiktoken_ext.openai_public as openai
-
-        hint = "connect once, set TIKTOKEN_CACHE_DIR to its folder or use tokenizer=bpe"
-        with errors_as(DataError, f"cannot download the encoding {self.encoding}; {hint}"):
-            published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
-        id_of = published["mergeable_ranks"]
-        ranks = to_base64(sorted(id_of, key=id_of.get))
-        end = published["special_tokens"]["<|endoftext|>"]
-        others = [name for name in specials if name != "end"]
-        ids = {"end": end} | assign_ids(others, end + 1)
-        return BytePairTokenizer(published["pat_str"], ranks, ids)
 
 
 Trainer = ByteTrainer | CharTrainer | BpeTrainer | Tiktoken | Pretrained

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from configs.cli import warn
 from configs.errors import HubError, NonFiniteError
-from configs.registry import flatten
+from configs.flat import flatten
 from configs.schema import ModelConfig
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer

@@ -23,7 +23,6 @@ from tests.benchmarks._turns import ratios, spread, take_turns
 from train import update
 from training import distributed
 from training.compile import compile_module, recompute_blocks
-from training.ema import EMA
 from training.optimizer import build_optimizers
 from training.run import Run, TrainState
 from training.step import LossModule
@@ -62,8 +61,7 @@ class Ours:
         self.optimizers = build_optimizers(config.optimizer, model)
         self.train_module = module
         self.state = TrainState(micro_batch_size=config.train.batch_size)
-        ema = EMA(model, None)
-        self.run = Run(config, data, self.world, module, self.optimizers, ema, self.state)
+        self.run = Run(config, data, self.world, module, self.optimizers, None, self.state)
 
     def __call__(self, batch):
         """The loss of a batch, before its step."""

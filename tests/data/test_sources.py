@@ -282,7 +282,7 @@ def test_parallel_files():
 
 def test_docstrings_of_the_standard_library(monkeypatch):
     """Of a tenth of its files."""
-    monkeypatch.setattr("data.sources.files.stdlib_files", lambda: stdlib_files()[::10])
+    monkeypatch.setattr("data.sources.source.stdlib_files", lambda: stdlib_files()[::10])
     found = pairs(source("docstrings"))
     assert 300 < len(found) < 1500 and pairs(source("docstrings")) == found
     for body, line in found[::5]:

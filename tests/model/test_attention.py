@@ -11,8 +11,9 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
     DeepseekV3RotaryEmbedding,
 )
 
-from model.attend import Mask, attend, attention_weights, make_cross_mask, make_mask
+from model.attend import Mask, attend, attention_weights
 from model.attention import ATTENTIONS, Attention, MultiHeadAttention
+from model.masks import make_mask
 from model.mla import MultiHeadLatentAttention
 from model.norm import RMSNorm
 from model.position import Rope
@@ -63,13 +64,6 @@ def test_fused_kernel_equals_math_kernel(groups, monkeypatch):
             monkeypatch.setattr("model.attend.takes_groups", lambda *_, fit=groups_fit: fit)
             assert_same(attend(q, k, v, mask, scale=0.3), expected)
             assert_same(attend(q[:, :, -1:], k, v, newest, scale=0.3), expected[:, :, -1:])
-
-
-def test_masks_use_their_cheapest_form():
-    assert make_mask(POS, POS, causal=True) == CAUSAL
-    assert make_mask(POS[:, 4:], POS, causal=True) == Mask()
-    assert make_mask(POS, POS, causal=False) == Mask()
-    assert make_cross_mask(None) == Mask()
 
 
 @pytest.mark.parametrize("math", [True, False])

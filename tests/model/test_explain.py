@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from data.tokenizers.tokenizer import ByteTokenizer
+from data.tokenizers.plain import ByteTokenizer
 from model.attention_maps import attention_maps
 from model.checkpoint import load_run
 from model.explain import write_page

@@ -60,7 +60,8 @@ def test_a_window_bounds_what_is_read():
 
 
 def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
-    net = net_of(["window", "full", "window"], n_layers=6)
+    """A full layer needs no mask."""
+    net = net_of(["window", "full", "wide"], n_layers=6)
     masks = Mock(wraps=stack.make_mask)
     rotations = Mock(wraps=net.stack.position.rotary)
     monkeypatch.setattr(stack, "make_mask", masks)

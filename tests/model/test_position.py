@@ -7,8 +7,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from model.position import Rope, Sinusoidal, inv_frequencies
-from model.position_bias import Alibi
+from model.position import Rope, inv_frequencies
+from model.positions import Alibi, Sinusoidal
 from tests.parts import alive, part, tiny, tokens
 
 POS = torch.arange(12)[None]

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from model.cpu import fast_bf16
-from model.precision import choose_device, choose_precision, peak_of, use_deterministic_algorithms
+from model.precision import choose_device, choose_precision, use_deterministic_algorithms
+from training.cost import peak_of
 
 CPU = torch.device("cpu")
 

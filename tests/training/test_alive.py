@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed import HashStore
 
-from training import distributed
+from training import processes
 
 pytestmark = pytest.mark.quick
 LIMIT = 60
@@ -28,9 +28,9 @@ def meeting(monkeypatch):
             happens(store, clock.now)
 
         fake = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
-        monkeypatch.setattr(distributed, "time", fake)
+        monkeypatch.setattr(processes, "time", fake)
         store = HashStore()
-        return distributed.Meeting(store, 0, 2, LIMIT)
+        return processes.Meeting(store, 0, 2, LIMIT)
 
     return meeting
 

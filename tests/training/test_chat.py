@@ -24,10 +24,10 @@ from data.corpus import load_data
 from data.sources.tables import read_turns
 from data.store import VALIDATION
 from data.tokenizers.imported import HubTokenizer
+from data.tokenizers.plain import ByteTokenizer
 from data.tokenizers.tokenizer import (
     NO_TEMPLATE,
     BytePairTokenizer,
-    ByteTokenizer,
     to_base64,
 )
 from data.tokenizers.train import bytes_to_unicode

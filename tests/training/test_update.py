@@ -28,9 +28,7 @@ from tests.parts import (
     tiny,
     tokens,
 )
-from training.checkpointer import fill
 from training.distributed import World
-from training.ema import EMA
 from training.evaluation import mean_loss
 from training.muon import Muon
 from training.optimizer import (
@@ -41,6 +39,7 @@ from training.optimizer import (
     start_state,
     state_tensors,
 )
+from training.restore import fill
 from training.run import Run, TrainState
 from training.step import LossModule, micro_batches, seed_step
 
@@ -67,13 +66,14 @@ def make_optimizers(name, model, **changes):
 
 def make_world(dtype=torch.float32):
     precision = Precision(torch.device("cpu"), dtype, "for a test")
-    return World(0, 1, "none", precision, precision.scaler())
+    scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16)
+    return World(0, 1, "none", precision, scaler)
 
 
 def make_run(module, optimizers=(), rows=4, clip=0.0, world=None):
     config = SimpleNamespace(train=SimpleNamespace(grad_clip=clip))
     state = TrainState(micro_batch_size=rows)
-    return Run(config, None, world or make_world(), module, optimizers, EMA(module, None), state)
+    return Run(config, None, world or make_world(), module, optimizers, None, state)
 
 
 def updater(model, optimizers, rows=6, **options):

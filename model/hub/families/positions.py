@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from configs.errors import HubError
-from configs.registry import Positive, build, check_value, flatten
+from configs.flat import flatten
+from configs.registry import Positive, build, check_value
 from model.hub.family import Keys
 from model.hub.spec import Spec, merge_layers
 from model.hub.tensors import Table, columns

@@ -29,7 +29,7 @@ def environment(bench):
     yield {"python": platform.python_version(), "torch": torch.__version__}
     if not bench.tiny:
         yield {"gpu": torch.cuda.get_device_name(), "cudnn": torch.backends.cudnn.version()}
-        yield {"peak_flops": bench.precision("bf16").peak_flops()}
+        yield {"peak_flops": cost.peak_flops(bench.precision("bf16"))}
 
 
 def expect(name, is_right):

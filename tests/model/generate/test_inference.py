@@ -5,8 +5,7 @@ import torch
 import torch.nn as nn
 
 from model.block import blocks_of
-from model.cpu import PackedLinear
-from model.inference import prepare
+from model.inference import PackedLinear, prepare
 from model.linear import Part, project
 from tests.parts import ARCHITECTURES, alive, part, tiny
 

@@ -3,16 +3,17 @@ log-probabilities as with a cache that grows."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from model.cuda import can_replay
 from model.generate import decode as decode_module
 from model.generate.decode import decode
 from model.generate.logits_processor import NO_RULES, LogitsProcessor
+from model.generate.replay import can_replay
 from tests.model.generate.test_decode import PROMPTS, lively
 
 aten = torch.ops.aten
@@ -64,6 +65,8 @@ def graphs(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", new)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", Mock())
     monkeypatch.setattr(torch.cuda, "graph", recording)
     return made
 

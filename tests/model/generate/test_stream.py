@@ -2,7 +2,8 @@
 
 import random
 
-from data.tokenizers.tokenizer import ByteTokenizer, assign_ids
+from data.tokenizers.plain import ByteTokenizer
+from data.tokenizers.tokenizer import assign_ids
 from model.generate.stream import TextStream
 
 TOKENIZER = ByteTokenizer(assign_ids(["end", "start", "sentinel_0", "sentinel_1"], 256))

@@ -19,7 +19,8 @@ from tokenizers import (
 
 from configs.errors import TokenizerError
 from data.tokenizers.imported import HubTokenizer
-from data.tokenizers.tokenizer import NO_TEMPLATE, ByteTokenizer
+from data.tokenizers.plain import ByteTokenizer
+from data.tokenizers.tokenizer import NO_TEMPLATE
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run

@@ -1,14 +1,50 @@
-"""Positions as a bias on the attention scores: ALiBi's penalty, T5's learned buckets."""
+"""Other position encodings than RoPE: added to the embeddings, or to the attention scores."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from configs.registry import Bounds, Count
 from model.embedding import make_table
-from model.position import POSITIONS, Position
+from model.position import POSITIONS, Base, Position, inv_frequencies
+
+
+class LearnedPosition(Position):
+    """One learned vector per position."""
+
+    def __init__(self, context_length: int, d_model: int):
+        super().__init__()
+        self.max_positions = context_length
+        self.table = make_table(context_length, d_model)
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        return x + self.table(pos.clamp(min=0))  # positions of left padding are negative
+
+
+class Sinusoidal(Position):
+    """Sines and cosines of many wavelengths (arxiv.org/abs/1706.03762, section 3.5): interleaved,
+    or all sines in the first half of the channels."""
+
+    def __init__(
+        self,
+        d_model: int,
+        base: Base = 1e4,
+        layout: Literal["interleaved", "halves"] = "interleaved",
+    ):
+        super().__init__()
+        if d_model % 2:
+            raise ValueError(f"sinusoidal positions need an even d_model, not {d_model}")
+        self.d_model = d_model
+        self.base = base
+        self.axis = -1 if layout == "interleaved" else -2
+
+    def embed(self, x: Tensor, pos: Tensor) -> Tensor:
+        angle = pos[..., None] * inv_frequencies(self.d_model, self.base, x)
+        waves = torch.stack([angle.sin(), angle.cos()], self.axis)
+        wave_BTC = waves.flatten(-2).type_as(x)
+        return x + wave_BTC
 
 
 class Alibi(Position):
@@ -71,5 +107,7 @@ class Relative(Position):
         return ahead + torch.where(distance < near, distance, far)
 
 
+POSITIONS["learned"] = LearnedPosition
+POSITIONS["sinusoidal"] = Sinusoidal
 POSITIONS["alibi"] = Alibi
 POSITIONS["relative"] = Relative

@@ -1,0 +1,67 @@
+"""Transformers with an encoder: BERT is one, T5 has one for its source."""
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from configs.schema import ModelConfig
+from model.cache import Caches
+from model.embedding import Embedding
+from model.transformer import ARCHITECTURES, Transformer, make_embedding, make_stack
+
+
+class Encoder(Transformer):
+    """tokens, visible: (B, T). types, (B, T): segment ids, for a model with segment embeddings."""
+
+    kind = "encoder"
+
+    def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
+        self.stack = make_stack(config, causal=False)
+
+    def hidden(
+        self, tokens: Tensor, *, visible: Tensor | None = None, types: Tensor | None = None
+    ) -> Tensor:
+        return self.stack(self.embedding(tokens, types), tokens=tokens, visible=visible)
+
+
+class EncoderDecoder(Transformer):
+    """source, source_visible: (B, S). tokens: (B, T), the target so far."""
+
+    kind = "encoder_decoder"
+
+    def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
+        if config.cross_attention is None:
+            raise ValueError(f"an {self.kind} needs attention@model.cross_attention, such as mha")
+        own_sizes = {name: n for name, n in vars(config.encoder).items() if n is not None}
+        encoder = replace(config, **own_sizes)
+
+        self.decoder = make_stack(config, causal=True, memory_width=encoder.d_model)
+        self.encoder = make_stack(encoder, causal=False)
+
+        # source and target share an embedding if they have the same width
+        self.source_embedding: Embedding | None = None
+        if encoder.d_model != config.d_model:
+            sizes = sizes | {"d_model": encoder.d_model}
+            self.source_embedding = make_embedding(config, sizes)
+
+    def new_caches(self, size: int) -> Caches:
+        return self.decoder.new_caches(size)
+
+    def encode(self, source: Tensor, *, visible: Tensor | None = None) -> Tensor:
+        embed = self.source_embedding or self.embedding
+        return self.encoder(embed(source), tokens=source, visible=visible)
+
+    def decode(self, tokens: Tensor, memory: Tensor, **options: Any) -> Tensor:
+        """Run the decoder; the options are those of Stack.forward."""
+        return self.decoder(self.embedding(tokens), tokens=tokens, memory=memory, **options)
+
+    def hidden(
+        self, source: Tensor, tokens: Tensor, *, source_visible: Tensor | None = None
+    ) -> Tensor:
+        memory_BSC = self.encode(source, visible=source_visible)
+        return self.decode(tokens, memory_BSC, memory_visible=source_visible)
+
+
+ARCHITECTURES["encoder"] = Encoder
+ARCHITECTURES["encoder_decoder"] = EncoderDecoder

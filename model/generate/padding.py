@@ -1,0 +1,44 @@
+"""Padding: rows of unequal length, and rows that outgrow the context."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Rows = list[list[int]]  # of token ids
+
+
+def pad(rows: Rows, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns (tokens, padded on the left; visible, with at least `size` columns)."""
+    longest = max(map(len, rows))
+    # masks hide padding, but a repetition penalty sees it: so it is a token that the row has anyway
+    padded = [row[:1] * (longest - len(row)) + row for row in rows]
+    tokens = torch.tensor(padded, device=device)
+    return tokens, visible_slots(rows, max(size, longest), device)
+
+
+def visible_slots(rows: Rows, size: int, device: torch.device) -> Tensor:
+    """The mask of slots, (B, size): false at a row's padding, true at its tokens and later ones."""
+    longest = max(map(len, rows))
+    starts_B1 = torch.tensor([[longest - len(row)] for row in rows], device=device)
+    return torch.arange(size, device=device) >= starts_B1
+
+
+def slide(state: Any) -> None:
+    """Let rows longer than the context continue with their newer half, which is read again into
+    their last slots; the other rows stay as they are."""
+    context = state.model.context_length
+    half = context // 2 or 1
+    full = [number for number, row in enumerate(state.rows) if len(row) > context]
+    for number in full:
+        del state.rows[number][:-half]
+    # the newest id of each row is in no cache yet: the next step reads it
+    n_dropped = context + 1 - state.longest()
+    state.caches.keep(n_dropped, context)
+    if state.visible is not None:
+        state.visible.copy_(visible_slots(state.rows, state.size, state.tokens.device))
+    caches = state.model.new_caches(half - 1)
+    if half > 1:
+        unread = [state.rows[number][:-1] for number in full]
+        state.hidden(state.tokens.new_tensor(unread), full, caches=caches)
+    state.caches.overwrite_rows(full, caches)
