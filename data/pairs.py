@@ -1,8 +1,9 @@
 """The loader for pairs and conversations, which differ in length."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy import ndarray
@@ -18,8 +19,8 @@ SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by target
 
 @dataclass
 class PairLoader(Loader):
-    """Pairs, each once per epoch, batched with others of similar length to save padding; or
-    conversations, as pairs of ids and mask."""
+    """Pairs, batched with others of similar length to save padding; or conversations, as pairs of
+    ids and mask."""
 
     def __post_init__(self) -> None:
         starts, lengths = self.part.pairs()
@@ -43,10 +44,12 @@ class PairLoader(Loader):
 
         self.starts = starts[used]
         self.lengths = truncated[used]
-        widths = self.objective.widths(self.lengths)
-        self.divide(self.starts[:, 0], widths.sum(1))
-        # consecutive steps share a group
-        self.group_batches = lru_cache(1)(self.sorted_group)
+        self.n = len(self.starts)
+        self.tokens_per_example = self.objective.widths(self.lengths).sum(1).mean()
+
+    @cached_property
+    def group_batches(self) -> Callable[[int, int], ndarray]:
+        return lru_cache(1)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int) -> Batch:
         return self.make(self.batch_ids(step), step)
@@ -88,9 +91,9 @@ class PairLoader(Loader):
         return self.make(self.batch_ids(max(range(SORT_GROUP), key=width)))
 
     def make(self, ids: ndarray, step: int | None = None) -> Batch:
-        return self.call_objective(*self.texts(ids), step=step)
+        return self.call_objective(*self.examples(ids), step=step)
 
-    def texts(self, ids: ndarray) -> list[list[ndarray]]:
+    def examples(self, ids: ndarray) -> list[list[ndarray]]:
         """[sources, targets], or [ids, masks] for conversations."""
         starts, lengths = self.starts[ids], self.lengths[ids]
         sides = zip(starts.T, lengths.T, strict=True)

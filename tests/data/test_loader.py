@@ -1,7 +1,6 @@
 """Batches follow from (seed, step) alone, with every sequence or pair once per epoch."""
 
 import math
-from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ from configs.schema import IGNORE_INDEX
 from data.loader import prefetch
 from data.objectives import NextToken
 from data.pairs import PairLoader
-from tests.data.corpora import corpus, drawn_by, loader, source, tensors, text_corpus
+from tests.data.corpora import corpus, loader, source, tensors, text_corpus
 
 TEXT = "".join(chr(ord("a") + i * i % 26) for i in range(1200))
 
@@ -113,8 +112,8 @@ def test_evaluation_ends_with_the_last_token(text):
     part = text.validation
     whole = part.tokens
     for n in range(33, 50):
-        part.ends_of_sources = [n]
         part.tokens = whole[:n]
+        part.n_tokens = n
         found = [batch.targets.flatten() for batch in loader(text, split="validation").evaluation()]
         assert torch.cat(found).tolist() == part.tokens[1:].tolist()
 
@@ -123,10 +122,8 @@ def pairs_of(n, batch_size, seed=0):
     """A loader of n pairs of one row each."""
     lengths = np.random.default_rng(n).lognormal(3.5, 0.7, n).astype(int).clip(2, 400)
     made = PairLoader.__new__(PairLoader)
-    sizes = {"n": n, "batch_size": batch_size, "seed": seed, "lengths": lengths[:, None]}
-    vars(made).update(sizes, ranges=[range(n)], drawn=drawn_by({"": 1}))
+    vars(made).update(n=n, batch_size=batch_size, seed=seed, lengths=lengths[:, None])
     made.objective = SimpleNamespace(widths=lambda lengths: lengths)
-    made.group_batches = lru_cache(1)(made.sorted_group)
     return made
 
 

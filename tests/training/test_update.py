@@ -1,6 +1,7 @@
 """One update: the mean over all targets however a batch is split; the rules of the optimizers."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -30,7 +31,7 @@ from tests.parts import (
 from training.checkpointer import fill
 from training.distributed import World
 from training.ema import EMA
-from training.evaluation import mean_loss
+from training.evaluation import mean_losses
 from training.muon import Muon
 from training.optimizer import (
     OPTIMIZERS,
@@ -241,13 +242,14 @@ def test_an_evaluation_is_the_mean_over_targets(options):
     """Without dropout, and what is added to the loss of training."""
     model = make_model(dropout=0.5).double()
     module = LossModule(model, LossConfig(*options))
-    batches = [make_batch(), make_batch(rows=2, seed=5)]
-    found = mean_loss(make_run(module), batches)
+    batches = [make_batch(), replace(make_batch(rows=2, seed=5), source="b")]
+    found = mean_losses(make_run(module), batches)
     assert module.training and model.training
     model.eval()
     first, second = (cross_entropy(model, batch, "sum").item() for batch in batches)
     n_targets = batches[0].count + batches[1].count
-    assert found == pytest.approx((first + second) / n_targets, rel=1e-9)
+    assert found["val_loss"] == pytest.approx((first + second) / n_targets, rel=1e-9)
+    assert found["val_loss_b"] == pytest.approx(second / batches[1].count, rel=1e-9)
     assert module(*batches[0])["loss"].item() != pytest.approx(first, rel=1e-9)
 
 
