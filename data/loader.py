@@ -46,9 +46,17 @@ class Loader:
     def sort(self, ids: ndarray) -> ndarray:
         return ids
 
+    def example(self, i: int) -> list[ndarray]:
+        """The one or two texts of an example."""
+        raise NotImplementedError
+
+    def examples(self, ids: ndarray) -> list[list[ndarray]]:
+        """For each text of an example, those of all ids."""
+        return list(map(list, zip(*map(self.example, ids), strict=True)))
+
     def make(self, ids: ndarray) -> Batch:
         """Make a batch for an evaluation."""
-        raise NotImplementedError
+        return self.call_objective(*self.examples(ids))
 
     def call_objective(self, *rows: Any, step: int | None = None) -> Batch:
         """Call the objective's batch(), with the step if it has a parameter `step`."""
@@ -91,13 +99,11 @@ class TokenLoader(Loader):
             return random_words(hash_seed("draw", seed, purpose), numbers, width)
 
         [rows] = self.examples(ids)
-        return self.call_objective(np.asarray(rows), draw, step=step)
+        return self.call_objective(np.stack(rows), draw, step=step)
 
-    def examples(self, ids: ndarray) -> list[Any]:
-        starts = ids * self.objective.seq_len
-        width = self.objective.seq_len + self.objective.lookahead
-        left = self.part.n_tokens - starts.max()  # less only after the last example
-        return [self.part.windows(starts, min(width, left))]
+    def example(self, i: int) -> list[ndarray]:
+        size = self.objective.seq_len
+        return [self.part.text(i * size, size + self.objective.lookahead)]
 
     def widest(self) -> Batch:
         """A batch that needs the most memory. All are alike, except that an objective may make

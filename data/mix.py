@@ -132,7 +132,7 @@ class MixLoader(Loader):
         first = loaders[0]
         Loader.__init__(self, part, first.objective, first.tokenizer, first.batch_size, seed)
         sizes = [loader.n for loader in loaders]
-        self.starts = np.cumsum([0, *sizes[:-1]])
+        self.firsts = np.cumsum([0, *sizes[:-1]])
         self.n = sum(sizes)
         self.n_too_long = sum(loader.n_too_long for loader in loaders)
         means = [loader.tokens_per_example for loader in loaders]
@@ -142,18 +142,16 @@ class MixLoader(Loader):
         """Each source goes through epochs of its own, as far as it is drawn."""
         ids = np.full(len(positions), -1)
         counts = self.mix.drawn(positions), self.mix.drawn(positions + 1)
-        for loader, start, before, after in zip(self.loaders, self.starts, *counts, strict=True):
+        for loader, first, before, after in zip(self.loaders, self.firsts, *counts, strict=True):
             is_mine = after > before  # this position makes the count grow
-            ids[is_mine] = start + loader.ids(before[is_mine].astype(int))
+            ids[is_mine] = first + loader.ids(before[is_mine].astype(int))
         if ids.min() < 0:
             raise ValueError("drawn() of a mix must grow by one, in one source, at each position")
         return ids
 
-    def examples(self, ids: ndarray) -> list[Any]:
-        numbers = np.searchsorted(self.starts, ids, "right") - 1
-        own_ids = ids - self.starts[numbers]
-        rows = [self.loaders[n].examples(own_ids[[i]]) for i, n in enumerate(numbers)]
-        return [[*chain.from_iterable(side)] for side in zip(*rows, strict=True)]
+    def example(self, i: int) -> list[ndarray]:
+        number = np.searchsorted(self.firsts, i, "right") - 1
+        return self.loaders[number].example(i - self.firsts[number])
 
     def tokens_seen(self, step: int) -> dict[str, int]:
         """The tokens of each source that were seen before a step."""

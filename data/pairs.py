@@ -31,7 +31,7 @@ class PairLoader(Loader):
 
         if self.objective.input_kind == "chat":  # its second text is a mask of the answers
             for i in np.flatnonzero(is_too_long):
-                [mask] = self.part.texts(starts[i, 1:], truncated[i, 1:])
+                mask = self.part.text(starts[i, 1], truncated[i, 1])
                 used[i] &= mask[1:].any()
 
         self.n_too_long = int(is_too_long.sum())
@@ -52,7 +52,7 @@ class PairLoader(Loader):
         return lru_cache(1)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int) -> Batch:
-        return self.make(self.batch_ids(step), step)
+        return self.call_objective(*self.examples(self.batch_ids(step)), step=step)
 
     def batch_ids(self, step: int) -> ndarray:
         """Batches are sorted by length in groups, and each group is taken in random order. No group
@@ -90,11 +90,6 @@ class PairLoader(Loader):
         # without a step, as in an evaluation: an objective may make shorter batches at some steps
         return self.make(self.batch_ids(max(range(SORT_GROUP), key=width)))
 
-    def make(self, ids: ndarray, step: int | None = None) -> Batch:
-        return self.call_objective(*self.examples(ids), step=step)
-
-    def examples(self, ids: ndarray) -> list[list[ndarray]]:
-        """[sources, targets], or [ids, masks] for conversations."""
-        starts, lengths = self.starts[ids], self.lengths[ids]
-        sides = zip(starts.T, lengths.T, strict=True)
-        return [self.part.texts(*side) for side in sides]
+    def example(self, i: int) -> list[ndarray]:
+        """[source, target], or [ids, mask] of a conversation."""
+        return list(map(self.part.text, self.starts[i], self.lengths[i]))

@@ -63,21 +63,18 @@ def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Itera
             yield Chunk(split, [str(text)], is_last=following is None)
 
 
-def settings_of(source: Source) -> dict[str, Any]:
-    """What the documents of a source depend on besides files: all non-default settings."""
+def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str:
+    """What the tokens of a source depend on besides files and code; of its settings, those that are
+    not as by default."""
     settings: dict[str, Any] = {}
     for field in fields(source):
         value = getattr(source, field.name)
         if value != field.default and field.name != "document_mask":  # which affects only batches
             settings[field.name] = value
-    return settings | {"cache": None}  # the cache may be moved
-
-
-def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str:
-    """What the tokens of a source depend on besides files and code."""
+    settings["cache"] = None  # the cache may be moved
     kinds = [type(source).__name__, type(trainer).__name__]
     order = [] if source.input_kind == "text" else [ORDER]
-    return json.dumps([kinds, settings_of(source), vars(trainer), specials, *order])
+    return json.dumps([kinds, settings, vars(trainer), specials, *order])
 
 
 def prepare(
@@ -93,7 +90,9 @@ def prepare(
     content = [source.version(), options + code, *(held_out or ())]
 
     def build(draft: Path) -> None:
-        tokenize(draft, source, trainer, specials, options, held_out or hold_out(source))
+        split = held_out or hold_out(source)
+        tokenizer = trainer.train(partial(texts_of, source, split), specials)
+        tokenize(draft, source, tokenizer, split, options)
 
     corpus = Corpus(cached(source, content, build), verify)
     if n := len(corpus.skipped):
@@ -138,16 +137,9 @@ def texts_of(source: Source, held_out: HeldOut, include_val: bool) -> Iterator[s
 
 
 def tokenize(
-    folder: Path,
-    source: Source,
-    trainer: Trainer,
-    specials: Sequence[str],
-    options: str,
-    held_out: HeldOut,
+    folder: Path, source: Source, tokenizer: Tokenizer, held_out: HeldOut, options: str
 ) -> None:
-    """Train the tokenizer, and write the corpus."""
-    tokenizer = trainer.train(partial(texts_of, source, held_out), specials)
-
+    """Write the corpus."""
     is_chat = source.input_kind == "chat"
     template = ChatTemplate(tokenizer, tokenizer.date) if is_chat else None
     to_ids = partial(encode, tokenizer, template)

@@ -93,14 +93,8 @@ class TokenFile:
         if self.ends[-1] != self.n_tokens:
             raise ValueError(f"{path.name} has {self.n_tokens} tokens, not {self.ends[-1]}")
 
-    def windows(self, starts: ndarray, length: int) -> ndarray:
-        """(window, token): `length` tokens from each start."""
-        places = starts[:, None] + np.arange(length)
-        return self.tokens[places].astype(np.int64)
-
-    def texts(self, starts: ndarray, lengths: ndarray) -> list[ndarray]:
-        parts = map(slice, starts, starts + lengths)
-        return [self.tokens[part].astype(np.int64) for part in parts]
+    def text(self, start: int, length: int) -> ndarray:
+        return self.tokens[start : start + length].astype(np.int64)
 
     def pairs(self) -> tuple[ndarray, ndarray]:
         """Where the source and the target of each pair start, and their lengths; each (pair, 2)."""

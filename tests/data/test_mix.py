@@ -37,13 +37,13 @@ def nodes():
 def test_every_source_has_its_share_and_its_epochs(nodes):
     train = load(nodes).train
     ids = train.ids(np.arange(3000))
-    numbers = np.searchsorted(train.starts, ids, "right") - 1
+    numbers = np.searchsorted(train.firsts, ids, "right") - 1
     for n in (1, 10, 137, 3000):
         counts = np.bincount(numbers[:n], minlength=3)
         expected = n * np.divide([*WEIGHTS.values()], sum(WEIGHTS.values()))
         assert np.abs(counts - expected).max() <= 2
     for number, part in enumerate(train.loaders):
-        mine = ids[numbers == number] - train.starts[number]
+        mine = ids[numbers == number] - train.firsts[number]
         for start in range(0, len(mine) - part.n, part.n):
             assert {*mine[start : start + part.n]} == {*range(part.n)}
     assert np.array_equal(train.ids(np.arange(900, 950)), ids[900:950])
@@ -61,7 +61,7 @@ def test_a_curriculum_over_the_sources(nodes):
     train = load({name: nodes[name] for name in "ab"}).train
     train.mix.drawn = lambda positions: (np.minimum(positions, 8), np.maximum(positions - 8, 0))
     ids = train.ids(np.arange(16))
-    assert (ids[:8] < train.starts[1]).all() and (ids[8:] >= train.starts[1]).all()
+    assert (ids[:8] < train.firsts[1]).all() and (ids[8:] >= train.firsts[1]).all()
     train.mix.drawn = lambda positions: (positions // 2, positions // 2)
     with pytest.raises(ValueError, match="must grow by one, in one source, at each position"):
         train.ids(np.arange(16))
