@@ -62,7 +62,7 @@ def main(args: list[str] | None = None) -> None:
     for row in range(min(MAX_ROWS, train.batch_size)):
         print()
         if kind == "chat":
-            rows, masks = train.texts(train.batch_ids(0))
+            rows, masks = train.examples(train.batch_ids(0))
             print(f"{'chat':<12}{marked(rows[row], masks[row], loaders.tokenizer)!r}")
             continue
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():

@@ -22,6 +22,7 @@ class Batch:
     count: int  # of targets
     weights: Tensor | None = None  # (B, T)
     n_tokens: int = 0  # without padding; a part of a batch keeps the number of the whole
+    source: str = ""  # of a mix, in an evaluation
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the arguments of LossModule."""

@@ -1,6 +1,5 @@
 """Builds the loaders of a config, from its source, objective and tokenizer, and their corpus."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 from configs.compose import CONFIGS, read_yaml
@@ -8,11 +7,12 @@ from configs.registry import build
 from configs.schema import Config
 from data.chat import fit_to_chat
 from data.loader import TokenLoader
-from data.mix import SOURCES
+from data.mix import SOURCES, Mix, load_mix
 from data.objectives import OBJECTIVES, Objective
 from data.pairs import PairLoader
 from data.prepare import prepare
 from data.sources import Source
+from data.splits import HeldOut
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TOKENIZERS, Pretrained
 
@@ -87,19 +87,15 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
 
-    verify = bool(config.resume)  # then all tokens must be those that the run has seen
-    corpus = prepare(source, trainer, objective.specials, verify)
-    loader = TokenLoader if objective.input_kind == "text" else PairLoader
+    def load(part: Source, trainer: Any, seed: Any, held_out: HeldOut | None = None) -> Loaders:
+        verify = bool(config.resume)  # then all tokens must be those that the run has seen
+        corpus = prepare(part, trainer, objective.specials, verify, held_out)
+        options = objective, corpus.tokenizer, config.train.batch_size, seed
+        kind = TokenLoader if objective.input_kind == "text" else PairLoader
+        train = kind(corpus.train, *options)
+        validation = kind(corpus.validation, *options)
+        return Loaders(objective, corpus.content_hash, corpus.tokenizer, train, validation)
 
-    make = partial(
-        loader,
-        objective=objective,
-        tokenizer=corpus.tokenizer,
-        batch_size=config.train.batch_size,
-        seed=config.seed,
-        weights=getattr(source, "weights", {}),
-        drawn=source.drawn,
-    )
-    train = make(corpus.train)
-    validation = make(corpus.validation)
-    return Loaders(objective, corpus.content_hash, corpus.tokenizer, train, validation)
+    if isinstance(source, Mix):
+        return load_mix(source, trainer, objective.specials, config.seed, load)
+    return load(source, trainer, config.seed)

@@ -1,8 +1,9 @@
 """The loader for pairs and conversations, which differ in length."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy import ndarray
@@ -18,8 +19,8 @@ SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by target
 
 @dataclass
 class PairLoader(Loader):
-    """Pairs, each once per epoch, batched with others of similar length to save padding; or
-    conversations, as pairs of ids and mask."""
+    """Pairs, batched with others of similar length to save padding; or conversations, as pairs of
+    ids and mask."""
 
     def __post_init__(self) -> None:
         starts, lengths = self.part.pairs()
@@ -30,7 +31,7 @@ class PairLoader(Loader):
 
         if self.objective.input_kind == "chat":  # its second text is a mask of the answers
             for i in np.flatnonzero(is_too_long):
-                [mask] = self.part.texts(starts[i, 1:], truncated[i, 1:])
+                mask = self.part.text(starts[i, 1], truncated[i, 1])
                 used[i] &= mask[1:].any()
 
         self.n_too_long = int(is_too_long.sum())
@@ -43,13 +44,15 @@ class PairLoader(Loader):
 
         self.starts = starts[used]
         self.lengths = truncated[used]
-        widths = self.objective.widths(self.lengths)
-        self.divide(self.starts[:, 0], widths.sum(1))
-        # consecutive steps share a group
-        self.group_batches = lru_cache(1)(self.sorted_group)
+        self.n = len(self.starts)
+        self.tokens_per_example = self.objective.widths(self.lengths).sum(1).mean()
+
+    @cached_property
+    def group_batches(self) -> Callable[[int, int], ndarray]:
+        return lru_cache(1)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int) -> Batch:
-        return self.make(self.batch_ids(step), step)
+        return self.call_objective(*self.examples(self.batch_ids(step)), step=step)
 
     def batch_ids(self, step: int) -> ndarray:
         """Batches are sorted by length in groups, and each group is taken in random order. No group
@@ -87,11 +90,6 @@ class PairLoader(Loader):
         # without a step, as in an evaluation: an objective may make shorter batches at some steps
         return self.make(self.batch_ids(max(range(SORT_GROUP), key=width)))
 
-    def make(self, ids: ndarray, step: int | None = None) -> Batch:
-        return self.call_objective(*self.texts(ids), step=step)
-
-    def texts(self, ids: ndarray) -> list[list[ndarray]]:
-        """[sources, targets], or [ids, masks] for conversations."""
-        starts, lengths = self.starts[ids], self.lengths[ids]
-        sides = zip(starts.T, lengths.T, strict=True)
-        return [self.part.texts(*side) for side in sides]
+    def example(self, i: int) -> list[ndarray]:
+        """[source, target], or [ids, mask] of a conversation."""
+        return list(map(self.part.text, self.starts[i], self.lengths[i]))

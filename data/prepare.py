@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields
 from functools import partial
-from itertools import chain, pairwise, zip_longest
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,46 +63,57 @@ def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Itera
             yield Chunk(split, [str(text)], is_last=following is None)
 
 
-def settings_of(source: Source) -> dict[str, Any]:
-    """What the documents of a source depend on besides files: all non-default settings."""
+def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str:
+    """What the tokens of a source depend on besides files and code; of its settings, those that are
+    not as by default."""
     settings: dict[str, Any] = {}
     for field in fields(source):
         value = getattr(source, field.name)
         if value != field.default and field.name != "document_mask":  # which affects only batches
             settings[field.name] = value
-    return settings | {"cache": None}  # the cache may be moved
+    settings["cache"] = None  # the cache may be moved
+    kinds = [type(source).__name__, type(trainer).__name__]
+    order = [] if source.input_kind == "text" else [ORDER]
+    return json.dumps([kinds, settings, vars(trainer), specials, *order])
 
 
 def prepare(
-    source: Source, trainer: Trainer, specials: Sequence[str], verify: bool = False
+    source: Source,
+    trainer: Trainer,
+    specials: Sequence[str],
+    verify: bool = False,
+    held_out: HeldOut | None = None,
 ) -> Corpus:
-    """The corpus of a source, from the cache or built now."""
+    """The corpus of a source, from the cache or built now. held_out: what a mix holds out."""
+    options = options_of(source, trainer, specials)
+    code = code_of(source) + code_of(trainer)
+    content = [source.version(), options + code, *(held_out or ())]
+
+    def build(draft: Path) -> None:
+        split = held_out or hold_out(source)
+        tokenizer = trainer.train(partial(texts_of, source, split), specials)
+        tokenize(draft, source, tokenizer, split, options)
+
+    corpus = Corpus(cached(source, content, build), verify)
+    if n := len(corpus.skipped):
+        first = "\n  ".join(corpus.skipped[:MAX_NAMED])
+        warn(f"{n:,} rows or files were skipped, the first of them:\n  {first}")
+    return corpus
+
+
+def cached(source: Source, content: list[Any], build: Callable[[Path], None]) -> Path:
+    """The folder in the cache that is named by this content; build() fills a new one."""
     root = expand_user(source.cache)
     root.mkdir(parents=True, exist_ok=True)
-    members = getattr(source, "members", [source])  # of a mix
-
-    version = [file for member in members for file in member.version()]
-    kinds = [type(part).__name__ for part in (*members, trainer)]
-    settings = map(settings_of, members)
-    order = [] if source.input_kind == "text" else [ORDER]
-    options = json.dumps([kinds, *settings, vars(trainer), specials, *order])
-    code = "".join(map(code_of, (*members, trainer)))
-    content = json.dumps([FORMAT, version, options + code])
-    key = hashlib.sha256(content.encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps([FORMAT, *content]).encode()).hexdigest()[:16]
     folder = root / f"{type(source).__name__.lower()}-{key}"
-
     if not folder.exists():
         # other processes wait; the lock is released even if this one is killed
         with FileLock(folder.with_suffix(".lock")):
             if not folder.exists():
                 with atomic_folder(folder) as draft:
-                    tokenize(draft, members, trainer, specials, options)
-
-    corpus = Corpus(folder, verify)
-    if n := len(corpus.skipped):
-        first = "\n  ".join(corpus.skipped[:MAX_NAMED])
-        warn(f"{n:,} rows or files were skipped, the first of them:\n  {first}")
-    return corpus
+                    build(draft)
+    return folder
 
 
 def with_progress(jobs: Iterable[Job], n_bytes: int) -> Iterable[Job]:
@@ -116,55 +127,50 @@ def with_progress(jobs: Iterable[Job], n_bytes: int) -> Iterable[Job]:
     return track(jobs, "tokenizing", n_bytes / JOB_BYTES or None, **options)
 
 
+def texts_of(source: Source, held_out: HeldOut, include_val: bool) -> Iterator[str]:
+    """The texts that a tokenizer is trained on."""
+    if source.input_kind == "chat":
+        yield ":\n"  # in the plain template, beside the roles
+    for chunk in split_chunks(source, [], held_out):
+        if include_val or chunk.split == TRAIN:
+            yield from chunk.texts
+
+
 def tokenize(
-    folder: Path, sources: list[Source], trainer: Trainer, specials: Sequence[str], options: str
+    folder: Path, source: Source, tokenizer: Tokenizer, held_out: HeldOut, options: str
 ) -> None:
-    """Train the tokenizer, and write the corpus."""
-    skipped: list[str] = []
-    held_out = hold_out(sources)
-    is_chat = sources[0].input_kind == "chat"
-
-    def texts(include_val: bool) -> Iterator[str]:
-        """Texts from the sources of a mix in turn."""
-        if is_chat:
-            yield ":\n"  # in the plain template, beside the roles
-        turns = zip_longest(*(split_chunks(source, [], held_out) for source in sources))
-        for chunk in filter(None, chain.from_iterable(turns)):
-            if include_val or chunk.split == TRAIN:
-                yield from chunk.texts
-
-    tokenizer = trainer.train(texts, specials)
-
+    """Write the corpus."""
+    is_chat = source.input_kind == "chat"
     template = ChatTemplate(tokenizer, tokenizer.date) if is_chat else None
     to_ids = partial(encode, tokenizer, template)
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
+
+    skipped: list[str] = []
+    limit = getattr(source, "max_tokens", None) or sys.maxsize
+    jobs = batch_chunks(split_chunks(source, skipped, held_out))
+    encoded = prefetch(to_ids, jobs, workers, 2 * workers)
+    n_bytes = sum(size for _, size, _ in source.version())
 
     with (
         closing(TokenWriter(folder, TRAIN, tokenizer.vocab_size)) as train,
         closing(TokenWriter(folder, VALIDATION, tokenizer.vocab_size)) as validation,
     ):
-        for source in sources:
-            limit = train.n_tokens + (getattr(source, "max_tokens", None) or sys.maxsize)
-            jobs = batch_chunks(split_chunks(source, skipped, held_out))
-            encoded = prefetch(to_ids, jobs, workers, 2 * workers)
-            n_bytes = sum(size for _, size, _ in source.version())
-            for job in with_progress(encoded, n_bytes):
-                for chunk, ids in job:
-                    if isinstance(ids, DataError):
-                        skip(source, ids, skipped)
-                    elif train.n_tokens < limit:
-                        part = train if chunk.split == TRAIN else validation
-                        part.write(ids)
-                        part.n_bytes += chunk.n_bytes()
-                        part.n_items += chunk.is_last
-                if train.n_tokens >= limit:
-                    break
+        for job in with_progress(encoded, n_bytes):
+            for chunk, ids in job:
+                if isinstance(ids, DataError):
+                    skip(source, ids, skipped)
+                elif train.n_tokens < limit:
+                    part = train if chunk.split == TRAIN else validation
+                    part.write(ids)
+                    part.n_bytes += chunk.n_bytes()
+                    part.n_items += chunk.is_last
+            if train.n_tokens >= limit:
+                break
 
-            for part in (train, validation):
-                part.ends_of_sources.append(part.n_tokens)
-                if not part.n_tokens:
-                    hint = "change data.val_fraction or data.val_path, or give more texts"
-                    raise DataError(f"the {part.split} split is empty; {hint}")
+    for part in (train, validation):
+        if not part.n_tokens:
+            hint = "change data.val_fraction or data.val_path, or give more texts"
+            raise DataError(f"the {part.split} split is empty; {hint}")
 
     write_index(folder, options, tokenizer, [train, validation], skipped)
 

@@ -2,14 +2,11 @@
 computed directly, and resuming costs nothing."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy import ndarray
 from numpy.typing import ArrayLike
 
-Drawn = Callable[[Any], Iterator[Any]]
 GOLDEN = 0x9E3779B97F4A7C15
 ROUNDS = 10  # fewer would be enough for millions of examples, but not for five
 
@@ -60,18 +57,4 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
         mask = epochs == epoch
         key = hash_seed("order", seed, epoch)
         ids[mask] = permutation(offsets[mask], n, key)
-    return ids
-
-
-def mixed_ids(positions: ndarray, ranges: Sequence[range], drawn: Drawn, seed: int) -> ndarray:
-    """Like shuffled_ids, for several sources with their own epochs; `ranges`: the ids of each."""
-    ids = np.full(len(positions), -1)
-    befores = drawn(positions)
-    afters = drawn(positions + 1)
-    for part, before, after in zip(ranges, befores, afters, strict=True):
-        is_mine = after > before  # this position makes the count grow
-        mine = before[is_mine].astype(int)
-        ids[is_mine] = part.start + shuffled_ids(mine, len(part), seed)
-    if ids.min() < 0:
-        raise ValueError("drawn() of a mix must grow by one, in one source, at each position")
     return ids

@@ -28,37 +28,22 @@ class HeldOut(NamedTuple):
         return self.train_shares.get(key, float(int(key, 16) / 2**64 > self.fraction))
 
 
-def hold_out(sources: list[Source]) -> HeldOut:
-    """One held-out set for all sources: none trains on what another one validates on. Files of
-    val_path come first, then the documents of the smallest source. Of few documents at least one is
-    held out; of a single text, its end."""
-    shares: dict[str, float] = {}
-    fraction = 0.0
-    few: list[list[str]] = []
+def hold_out(source: Source) -> HeldOut:
+    """Files of val_path, and nothing else; or a fraction of the documents, of few at least one, and
+    of a single text, its end."""
+    skipped: list[str] = []
+    keys = [key for key, _ in islice(hashed_documents(source, skipped), LOOKAHEAD)]
+    if not keys:
+        reason = skipped[0] if skipped else "the files are empty"
+        raise DataError(f"there is no text: {reason}")
+    if source.held_out():
+        return HeldOut({}, 0.0)
 
-    for source in sources:
-        skipped: list[str] = []
-        keys = [key for key, _ in islice(hashed_documents(source, skipped), LOOKAHEAD)]
-        if not keys:
-            reason = skipped[0] if skipped else "the files are empty"
-            raise DataError(f"there is no text: {reason}")
-
-        parts = source.held_out()
-        if not parts:
-            fraction = max(fraction, source.val_fraction)
-            few += [keys] if len(keys) < LOOKAHEAD else []
-        elif len(sources) > 1:  # a single source may validate on what it trains on
-            for part in parts:
-                shares |= {key: 0.0 for key, _ in hashed_documents(part, [])}
-
-    held_out = HeldOut(shares, fraction)
-    for keys in sorted(few, key=len):
-        undecided = {*keys} - shares.keys()
-        shares |= {key: held_out.train_share(key) for key in undecided}
-        if undecided and len(keys) == 1 and sources[0].input_kind == "text":
-            shares[keys[0]] = 1 - fraction
-        elif undecided and all(shares[key] == 1 for key in keys):
-            shares[min(undecided)] = 0.0
+    held_out = HeldOut({}, source.val_fraction)
+    if len(keys) == 1 and source.input_kind == "text":
+        held_out.train_shares[keys[0]] = 1 - source.val_fraction
+    elif len(keys) < LOOKAHEAD and all(map(held_out.train_share, keys)):
+        held_out.train_shares[min(keys)] = 0.0
     return held_out
 
 

@@ -5,6 +5,7 @@ import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -34,7 +35,6 @@ class TokenWriter:
         self.n_tokens = 0
         self.n_bytes = 0
         self.n_items = 0
-        self.ends_of_sources: list[int] = []  # in tokens
 
     def write(self, texts: list[ndarray]) -> None:
         """Write the ids of each text."""
@@ -70,26 +70,22 @@ def write_index(
         sums[path.name] = checksums(path)
     index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped, "sums": sums}
     for part in parts:
-        index[part.split] = {
-            "n_bytes": part.n_bytes,
-            "n_items": part.n_items,
-            "ends_of_sources": part.ends_of_sources,
-        }
+        index[part.split] = {"n_bytes": part.n_bytes, "n_items": part.n_items}
     write_synced(folder / "index.json", json.dumps(index))
 
 
 @dataclass
 class TokenFile:
-    """The tokens of one split: `n_bytes` of text in `n_items` documents or pairs."""
+    """The tokens of one split: n_bytes of text in n_items documents or pairs."""
 
     folder: Path
     split: str
     vocab_size: int
-    n_bytes: int
-    n_items: int
-    ends_of_sources: list[int]  # in tokens
+    sizes: dict[str, Any]
 
     def __post_init__(self) -> None:
+        self.n_bytes = self.sizes["n_bytes"]
+        self.n_items = self.sizes["n_items"]
         path = self.folder / f"{self.split}.tokens"
         self.tokens = np.memmap(path, token_dtype(self.vocab_size), "r")
         self.ends = np.memmap(path.with_suffix(".ends"), np.int64, "r")
@@ -97,14 +93,8 @@ class TokenFile:
         if self.ends[-1] != self.n_tokens:
             raise ValueError(f"{path.name} has {self.n_tokens} tokens, not {self.ends[-1]}")
 
-    def windows(self, starts: ndarray, length: int) -> ndarray:
-        """(window, token): `length` tokens from each start."""
-        places = starts[:, None] + np.arange(length)
-        return self.tokens[places].astype(np.int64)
-
-    def texts(self, starts: ndarray, lengths: ndarray) -> list[ndarray]:
-        parts = map(slice, starts, starts + lengths)
-        return [self.tokens[part].astype(np.int64) for part in parts]
+    def text(self, start: int, length: int) -> ndarray:
+        return self.tokens[start : start + length].astype(np.int64)
 
     def pairs(self) -> tuple[ndarray, ndarray]:
         """Where the source and the target of each pair start, and their lengths; each (pair, 2)."""
@@ -130,5 +120,5 @@ class Corpus:
                 if checksums(folder / name, every) != sums[::every]:
                     raise ValueError(f"{name} does not match its checksum")
             vocab_size = self.tokenizer.vocab_size
-            self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
-            self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])
+            self.train = TokenFile(folder, TRAIN, vocab_size, index[TRAIN])
+            self.validation = TokenFile(folder, VALIDATION, vocab_size, index[VALIDATION])

@@ -2,12 +2,14 @@
 
 import json
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TextIO
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from configs.registry import Registry
 from data.batch import Batch
@@ -33,8 +35,8 @@ def evaluate(
     def batches() -> Iterable[Batch]:
         return watch(split.evaluation(limit), split.n / split.batch_size)
 
-    loss = mean_loss(run, batches())
-    metrics = {"val_loss": loss}
+    metrics = mean_losses(run, batches())
+    loss = metrics["val_loss"]
     is_cross_entropy = not hasattr(run.model, "loss")
     if is_cross_entropy:
         metrics["val_ppl"] = math.exp(min(loss, 700))
@@ -56,24 +58,27 @@ def evaluate(
         correct, total = world.sum(*counts).tolist()
         metrics[name] = correct / total
 
-    for source, ids in split.sources.items():
-        metrics[f"val_loss_{source}"] = mean_loss(run, split.evaluation(limit, ids))
     return metrics
 
 
-def mean_loss(run: Run, batches: Iterable[Batch]) -> float:
-    """The main loss of LossModule per target; the processes share the batches."""
+def mean_losses(run: Run, batches: Iterable[Batch]) -> dict[str, float]:
+    """The main loss of LossModule per target: val_loss, and val_loss_NAME of each source of a mix.
+    The processes share the batches."""
     world = run.world
-    losses = []
-    count = 0
+    losses: defaultdict[str, list[Tensor]] = defaultdict(list)  # by source
+    counts: Counter[str] = Counter()
     with run.evaluating():
         for batch in batches:
-            count += batch.count
+            counts[batch.source] += batch.count
             share = batch.share(*world.share)
             for micro_batch, _ in micro_batches(share, run.state.micro_batch_size, world.device):
-                losses.append(run.loss_module(*micro_batch)["loss"])
-    total = torch.stack(losses).cpu().double().sum()
-    return world.sum(total).item() / count
+                losses[batch.source].append(run.loss_module(*micro_batch)["loss"])
+    sums = {
+        name: world.sum(torch.stack(terms).cpu().double().sum()).item()
+        for name, terms in losses.items()
+    }
+    means = {f"val_loss_{name}": sums[name] / counts[name] for name in sums if name}
+    return {"val_loss": sum(sums.values()) / counts.total()} | means
 
 
 def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:

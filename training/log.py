@@ -15,6 +15,7 @@ from rich.progress import Progress
 from configs.cli import print, warn
 from configs.errors import StopRequested
 from data.batch import Batch
+from data.mix import MixLoader
 from training.cost import ideal_seconds
 from training.distributed import received_signals
 from training.plot import draw_run
@@ -86,9 +87,9 @@ class Log:
         self.record(values, f"ETA {clock(left)}")
 
     def evaluation(self, metrics: dict[str, float], full: bool = False) -> None:
-        seen = self.run.data.train.tokens_seen(self.state.step)  # of each source of a mix
-        n_tokens = {f"tokens_{source}": seen[source] for source in seen}
-        self.record(metrics, "(all examples)" if full else "", full=full, **n_tokens)
+        train: Any = self.run.data.train
+        seen = train.tokens_seen(self.state.step) if isinstance(train, MixLoader) else {}
+        self.record(metrics, "(all examples)" if full else "", full=full, **seen)
         is_first = self.state.step == 0 and not full  # the first should not wait for matplotlib
         if self.is_main and not is_first:
             with suppress(OSError):

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from configs.errors import DataError
 from configs.registry import Ratio
@@ -49,11 +49,6 @@ class Source:
 
     def documents(self) -> Iterator[Document]:
         return map(Document, self.files())
-
-    def drawn(self, positions: Any) -> Iterator[Any]:
-        """Yield for each source (a mix has several) how many of the examples before each position
-        are from it."""
-        yield positions
 
     def version(self) -> list[tuple[str, int, int]]:
         """The (name, size, time) of each file."""

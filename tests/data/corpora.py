@@ -1,13 +1,11 @@
 """What the tests of data share: small corpora, built on the spot."""
 
 import json
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 from configs.registry import build
 from data.loader import TokenLoader
-from data.mix import SOURCES, Mix
+from data.mix import SOURCES
 from data.objectives import OBJECTIVES
 from data.pairs import PairLoader
 from data.prepare import prepare, split_chunks
@@ -37,7 +35,7 @@ def corpus(source, tokenizer="byte", specials=SPECIALS):
 
 
 def chunks_of(source):
-    return list(split_chunks(source, [], hold_out([source])))
+    return list(split_chunks(source, [], hold_out(source)))
 
 
 def text_corpus(text, tokenizer="byte", **changes):
@@ -49,20 +47,10 @@ def write_rows(path, rows):
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def drawn_by(weights):
-    return partial(Mix.drawn, SimpleNamespace(weights=weights))
-
-
-def loader(corpus, name="next_token", split="train", batch_size=4, seed=0, weights=None, **options):
-    return (PairLoader if name == "pairs" else TokenLoader)(
-        part=getattr(corpus, split),
-        objective=objective(name, **options),
-        tokenizer=corpus.tokenizer,
-        batch_size=batch_size,
-        seed=seed,
-        weights=weights or {},
-        drawn=drawn_by(weights or {"": 1}),
-    )
+def loader(corpus, name="next_token", split="train", batch_size=4, seed=0, **options):
+    kind = PairLoader if name == "pairs" else TokenLoader
+    part = getattr(corpus, split)
+    return kind(part, objective(name, **options), corpus.tokenizer, batch_size, seed)
 
 
 def tensors(batch):

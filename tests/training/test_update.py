@@ -1,6 +1,7 @@
 """One update: the mean over all targets however a batch is split; the rules of the optimizers."""
 
 import math
+from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 
@@ -29,7 +30,7 @@ from tests.parts import (
     tokens,
 )
 from training.distributed import World
-from training.evaluation import mean_loss
+from training.evaluation import mean_losses
 from training.muon import Muon
 from training.optimizer import (
     OPTIMIZERS,
@@ -233,13 +234,14 @@ def test_an_evaluation_is_the_mean_over_targets(options):
     """Without dropout, and what is added to the loss of training."""
     model = make_model(dropout=0.5).double()
     module = LossModule(model, LossConfig(*options))
-    batches = [make_batch(), make_batch(rows=2, seed=5)]
-    found = mean_loss(make_run(module), batches)
+    batches = [make_batch(), replace(make_batch(rows=2, seed=5), source="b")]
+    found = mean_losses(make_run(module), batches)
     assert module.training and model.training
     model.eval()
     first, second = (cross_entropy(model, batch, "sum").item() for batch in batches)
     n_targets = batches[0].count + batches[1].count
-    assert found == pytest.approx((first + second) / n_targets, rel=1e-9)
+    assert found["val_loss"] == pytest.approx((first + second) / n_targets, rel=1e-9)
+    assert found["val_loss_b"] == pytest.approx(second / batches[1].count, rel=1e-9)
     assert module(*batches[0])["loss"].item() != pytest.approx(first, rel=1e-9)
 
 
