@@ -91,7 +91,6 @@ def test_a_limited_evaluation_repeats_its_sequences(text):
     limits = 6, 6, None
     some, again, first = [next(validation.evaluation(limit)).targets for limit in limits]
     assert some.equal(again) and not some.equal(first), "anywhere in the text"
-    assert len(some) == 6
 
 
 def test_evaluation_ends_with_the_last_token(text):
