@@ -1,6 +1,7 @@
-"""Evaluate a run or a Hugging Face folder, on its own validation set or on other data:
+"""Evaluate a run or a Hugging Face folder, on its own validation set, on other data or on tasks:
 
 python -m training.evaluate --run runs/book data=text data.path=other.txt
+python -m training.evaluate --run runs/book --tasks hellaswag,mine.yaml
 """
 
 import json
@@ -31,12 +32,14 @@ from training.run import Run, TrainState
 from training.step import CPU_TOKENS, LossModule
 
 DATA = ("data", "objective")
-OVERRIDES = (*DATA, "device", "precision", "model.context_length")
+DEVICE = ("device", "precision")
+OVERRIDES = (*DATA, *DEVICE, "model.context_length")
 OPTIONS = """
 --run PATH          run or Hugging Face folder (default: the newest run)
 --checkpoint NAME   latest (default), best or a step
 --parts PATH        Python file of the parts that it was trained with
 --limit N           evaluate a fixed subset of N examples (default: all)
+--tasks NAME        tasks of lm-evaluation-harness and YAML files of your own: hellaswag,mine.yaml
 --beams N           exact match by beam search with N beams; of an encoder-decoder
 --answers PATH      new file: source, target and prediction of each answer as JSON lines
 --json              print JSON
@@ -52,10 +55,6 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
     """Build what train.py builds, without a folder and optimizers, with the data of these overrides
     or, if there are none, with its own."""
     keys = list(map(key_of, overrides))
-    for key in keys:
-        if not key.startswith(("parts", *OVERRIDES)):
-            known = f"its settings are {', '.join(OVERRIDES)}, and --run names a run"
-            raise ValueError(f"{key} has no effect on an evaluation: {known}")
     node = with_model(compose_node([f"init_from={place}", *overrides]), keys)
     stored = init_settings(place)
     model, tokenizer, step = init_run(place, which)
@@ -84,7 +83,9 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
     world = start(config)
     module = LossModule(model, config.loss).to(world.device)
     rows = saved.get("micro_batch_size") or CPU_TOKENS // config.model.context_length or 1
-    return Run(config, data, world, module, [], EMA(model, None), TrainState(step, micro_batch_size=rows))
+    return Run(
+        config, data, world, module, [], EMA(model, None), TrainState(step, micro_batch_size=rows)
+    )
 
 
 def main(args: list[str] | None = None) -> None:
@@ -99,10 +100,24 @@ def main(args: list[str] | None = None) -> None:
         options.overrides.append(f"parts={options.parts}")
     if options.answers and options.answers.exists():
         raise ValueError(f"{options.answers} already exists; choose another file")
+    known = DEVICE if options.tasks else OVERRIDES
+    for key in map(key_of, options.overrides):
+        if not key.startswith(("parts", *known)):
+            hint = f"its settings are {', '.join(known)}, and --run names a run"
+            raise ValueError(f"{key} has no effect on an evaluation: {hint}")
     place = str(options.run or newest_run())
+    generates = options.beams or options.answers
+    if options.tasks:
+        if generates:
+            raise ValueError("--beams and --answers have no effect on --tasks")
+        try:
+            from training.harness import evaluate_tasks
+        except ImportError as error:
+            hint = "pip install -e '.[eval]' installs it"
+            raise ValueError(f"--tasks needs lm-evaluation-harness ({error}); {hint}") from None
+        return evaluate_tasks(place, options)
     run = build_run(place, options.checkpoint or "latest", options.overrides)
 
-    generates = options.beams or options.answers
     if generates and run.data.objective.input_kind == "text":
         raise ValueError("--beams and --answers need pairs or conversations")
     with options.answers.open("x") if options.answers else nullcontext() as file:

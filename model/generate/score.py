@@ -1,0 +1,53 @@
+"""Score: how surprising each token of a text is to a model."""
+
+import json
+import math
+import sys
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.text import Text
+from torch import Tensor
+
+from model.generate.decode import NOT_FINITE, left_pad
+
+STYLES = ("", "yellow", "dark_orange", "red")  # of a terminal, each for 4 bits more
+
+
+@torch.inference_mode()
+def score(model: Any, ids: list[int], n: int) -> tuple[Tensor, bool]:
+    """Returns (the log-probabilities of the last n ids, whether each id is the most likely)."""
+    tokens, _ = left_pad([ids[:-1]], model)
+    logprobs_NV = model.head(model.hidden(tokens)[0, -n:]).float().log_softmax(-1)
+    targets_N1 = tokens.new_tensor(ids[-n:])[:, None]
+    logprobs_N = logprobs_NV.gather(1, targets_N1)[:, 0]
+    if not logprobs_N.isfinite().all():
+        raise FloatingPointError(NOT_FINITE)
+    return logprobs_N, bool((logprobs_N == logprobs_NV.amax(-1)).all())
+
+
+def print_scores(sampler: Any, rows: list[Any]) -> None:
+    """Print the surprisal of each token but the first, which nothing precedes, and the sum."""
+    if not sampler.continues:
+        raise ValueError("--score needs a decoder that continues a text")
+    console = Console(soft_wrap=True)
+    for row in rows:
+        first, *ids = row.ids
+        logprobs_N, _ = score(sampler.model, row.ids, len(ids))
+        decode = sampler.tokenizer.incremental_decoder()
+        decode([first])
+        tokens = [decode([i]) for i in ids]
+        bits = (logprobs_N / -math.log(2)).tolist()
+        total = sum(bits)
+        per_byte = total / max(1, len("".join(tokens).encode()))
+
+        if sampler.options.json:
+            fields = {"prompt": row.prompt, "ids": ids, "tokens": tokens}
+            fields |= {"logprobs": logprobs_N.tolist(), "bits": total, "bits_per_byte": per_byte}
+            sys.stdout.write(json.dumps(fields) + "\n")
+            continue
+        for token, surprisal in zip(tokens, bits, strict=True):
+            style = STYLES[min(int(surprisal / 4), 3)]
+            console.print(Text(f"{surprisal:8.3f}  {token!r}", style))
+        console.print(Text(f"{total:8.3f}  bits, {per_byte:.4f} bits per byte"))
