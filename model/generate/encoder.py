@@ -40,18 +40,19 @@ def fill_masks(
 
 
 def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]:
-    """Returns (mean or first, whether to normalize); auto does what the files of an imported
-    sentence-transformers folder say, else mean."""
+    """Returns (mean or first, whether to normalize). auto does what the files of an imported
+    sentence-transformers folder say; without them, it is mean."""
     if name != "auto":
         return name, False
     modules = files.get("modules.json", "")
     options = json.loads(files.get("1_Pooling/config.json", '{"pooling_mode": "mean"}'))
-    modes = [mode for mode, value in options.items() if value is True and "mode" in mode]
-    mode = "+".join(modes or [str(options.get("pooling_mode"))])
+    mode = str(options.pop("pooling_mode", None))
+    for older, value in options.items():
+        if older.startswith("pooling_mode") and value:
+            mode = older
     if mode not in POOLINGS or "Dense" in modules:
-        raise ValueError(
-            f"--embed auto has no {mode} pooling or Dense module; choose mean or first"
-        )
+        reason = f"the imported model has {mode} pooling, or dense layers"
+        raise ValueError(f"{reason}, which --embed auto does not have; choose mean or first")
     return POOLINGS[mode], "Normalize" in modules
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from model.generate.decode import NOT_FINITE, left_pad
 
+BIT = math.log(2)  # in nats
 STYLES = ("", "yellow", "dark_orange", "red")  # of a terminal, each for 4 bits more
 
 
@@ -31,23 +32,35 @@ def print_scores(sampler: Any, rows: list[Any]) -> None:
     """Print the surprisal of each token but the first, which nothing precedes, and the sum."""
     if not sampler.continues:
         raise ValueError("--score needs a decoder that continues a text")
-    console = Console(soft_wrap=True)
     for row in rows:
         first, *ids = row.ids
         logprobs_N, _ = score(sampler.model, row.ids, len(ids))
         decode = sampler.tokenizer.incremental_decoder()
         decode([first])
         tokens = [decode([i]) for i in ids]
-        bits = (logprobs_N / -math.log(2)).tolist()
-        total = sum(bits)
-        per_byte = total / max(1, len("".join(tokens).encode()))
-
+        n_bytes = len("".join(tokens).encode())
+        logprobs = logprobs_N.tolist()
+        bits = -sum(logprobs) / BIT
+        found = {
+            "prompt": row.prompt,
+            "ids": ids,
+            "tokens": tokens,
+            "logprobs": logprobs,
+            "bits": bits,
+            "bits_per_byte": bits / max(1, n_bytes),
+        }
         if sampler.options.json:
-            fields = {"prompt": row.prompt, "ids": ids, "tokens": tokens}
-            fields |= {"logprobs": logprobs_N.tolist(), "bits": total, "bits_per_byte": per_byte}
-            sys.stdout.write(json.dumps(fields) + "\n")
-            continue
-        for token, surprisal in zip(tokens, bits, strict=True):
-            style = STYLES[min(int(surprisal / 4), 3)]
-            console.print(Text(f"{surprisal:8.3f}  {token!r}", style))
-        console.print(Text(f"{total:8.3f}  bits, {per_byte:.4f} bits per byte"))
+            sys.stdout.write(json.dumps(found) + "\n")
+        else:
+            print_table(found)
+
+
+def print_table(found: dict[str, Any]) -> None:
+    """A line for each token, in color on a terminal."""
+    console = Console(soft_wrap=True)
+    for token, logprob in zip(found["tokens"], found["logprobs"], strict=True):
+        bits = -logprob / BIT
+        style = STYLES[min(int(bits / 4), 3)]
+        console.print(Text(f"{bits:8.3f}  {token!r}", style))
+    total = f"{found['bits']:8.3f}  bits, {found['bits_per_byte']:.4f} bits per byte"
+    console.print(Text(total))
