@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,7 @@ BAD = {
     "model.context_length=99": "model.context_length is 99, and runs/mine has 32",
     "--answers new.jsonl": "--beams and --answers need pairs",
     "--beams 2 data=pairs data.path=pairs.jsonl": "beam search needs an encoder_decoder; this",
+    "--beams 2 --tasks blimp": "--beams and --answers have no effect on --tasks",
     "--limit 0": "--limit is 0; expected an integer at least 1",
     "--checkpoint 9": "runs/mine has no checkpoint '9'; its steps are: 4",
     "--run gpt2": "there is no data to evaluate gpt2 on; add data= and its settings, such as data=text data.pa",
@@ -165,11 +167,13 @@ BAD = {
 }
 
 
-def test_bad_input(run, evaluate, gpt2):
+def test_bad_input(run, evaluate, gpt2, monkeypatch):
     run("name=mine", "model=gpt2")
     for arguments, message in BAD.items():
         assert message in evaluate(*arguments.split()), arguments
     assert not Path("new.jsonl").exists()
+    monkeypatch.setitem(sys.modules, "training.harness", None)
+    assert "--tasks needs lm-evaluation-harness (" in evaluate("--tasks", "blimp")
     Path("book.txt").write_text(TEXT.replace("line", "verse"))
     assert "text has changed since runs/mine was trained on it; add data=" in evaluate()
     assert evaluate(*BOOK).startswith("runs/mine, step 4: val loss ")
