@@ -52,8 +52,8 @@ def watch(batches: Iterable[Batch], total: float) -> Iterable[Batch]:
 
 
 def build_run(place: str, which: str, overrides: list[str]) -> Run:
-    """Build what train.py builds, without a folder and optimizers, with the data of these overrides
-    or, if there are none, with its own."""
+    """Build a run as train.py does, without a folder and optimizers, with the data of these
+    overrides or, if there are none, with its own."""
     keys = list(map(key_of, overrides))
     node = with_model(compose_node([f"init_from={place}", *overrides]), keys)
     stored = init_settings(place)
@@ -83,9 +83,8 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
     world = start(config)
     module = LossModule(model, config.loss).to(world.device)
     rows = saved.get("micro_batch_size") or CPU_TOKENS // config.model.context_length or 1
-    return Run(
-        config, data, world, module, [], EMA(model, None), TrainState(step, micro_batch_size=rows)
-    )
+    state = TrainState(step, micro_batch_size=rows)
+    return Run(config, data, world, module, [], EMA(model, None), state)
 
 
 def main(args: list[str] | None = None) -> None:
