@@ -21,7 +21,7 @@ from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import LoadedRun, load_run
 from model.generate.beams import beam_search
 from model.generate.decode import generator_of
-from model.generate.encoder import embed, fill_masks
+from model.generate.encoder import choose_pooling, embed, fill_masks
 from model.generate.logits_processor import NO_RULES, LogitsProcessor
 from model.generate.options import choose_sampling, parse_options, read_texts
 from model.generate.prompt import MASK, encode_prompt
@@ -52,7 +52,12 @@ class Sampler:
         if options.parts:
             load_parts(options.parts)
         folder = options.run or newest_run()
-        run = load_run(folder, options.checkpoint)
+        if (folder / "config.yaml").exists():
+            run = load_run(folder, options.checkpoint)
+        else:
+            from model.pretrained import load_pretrained
+
+            run = load_pretrained(str(folder), options.checkpoint)
 
         precision = choose_precision(choose_device(options.device), options.precision)
         prepare(run.model.to(precision.device, precision.dtype))
@@ -130,6 +135,10 @@ class Sampler:
     def write(self, rows: list[Row]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
         options = self.options
+        if options.score:
+            from model.generate.score import print_scores
+
+            return print_scores(self, rows)
         complete = self.generate
         if self.model.kind == "encoder":
             complete = self.vectors if options.embed else self.fill
@@ -228,7 +237,8 @@ class Sampler:
 
     def vectors(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
         """Yield a line of JSON for each text."""
-        found = embed(self.model, [row.ids for row in rows], self.options.embed)
+        pooling = choose_pooling(self.options.embed, self.tokenizer.files)
+        found = embed(self.model, [row.ids for row in rows], *pooling)
         for row, vector in zip(rows, found, strict=True):
             line = {"text": row.prompt, "embedding": vector}
             yield row, json.dumps(line) + "\n"

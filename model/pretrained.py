@@ -9,7 +9,7 @@ from configs.cli import expand_user
 from configs.errors import CheckpointError
 from configs.parts import own_code
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import check_code, load_run, read_config, read_tokenizer
+from model.checkpoint import LoadedRun, check_code, load_run, read_config, read_tokenizer
 from model.hub.files import is_hf_folder, resolve_folder
 
 
@@ -37,16 +37,24 @@ def init_tokenizer(place: str) -> Tokenizer:
     return hub.drop_template(hub.read_tokenizer(folder, read_hf_config(folder).config))
 
 
-def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, int]:
-    """Returns (model, tokenizer, step); a Hugging Face folder has no checkpoints: its step is 0."""
+def load_pretrained(place: str, which: str = "latest") -> LoadedRun:
+    """Load a run or a Hugging Face folder, which has no checkpoints: its step is 0."""
     from model.hub.convert import load_hf
+    from model.hub.tokenizer import GENERATION, read_file
+
+    if not is_hf_folder(place):
+        return load_run(place, which)
+    if which != "latest":
+        raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
+    model, tokenizer, config = load_hf(place)
+    settings = {"model": asdict(config), "objective": {"kind": "auto"}}
+    settings["generation"] = read_file(tokenizer.files, GENERATION)
+    return LoadedRun(model.eval(), tokenizer, settings, 0)
+
+
+def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, int]:
+    """Returns (model, tokenizer, step), for training."""
     from model.hub.tokenizer import drop_template
 
-    step = 0
-    if not is_hf_folder(place):
-        model, tokenizer, _, step = load_run(place, which)
-    elif which == "latest":
-        model, tokenizer, _ = load_hf(place)
-    else:
-        raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
+    model, tokenizer, _, step = load_pretrained(place, which)
     return model.train(), drop_template(tokenizer), step

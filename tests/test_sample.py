@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import shlex
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ from configs.compose import compose
 from data.tokenizers.plain import ByteTokenizer
 from data.tokenizers.tokenizer import assign_ids
 from model.checkpoint import load_run
+from model.explain import explain
 from model.generate.decode import DecodeStep
 from model.generate.prompt import encode_prompt
+from model.generate.score import score
 from model.hub.__main__ import write_run
 from model.transformer import Decoder, build_model
 from tests.model.hub.hub_models import randomize
@@ -108,6 +111,30 @@ def test_a_decoder_continues_the_prompt(run, rows, prompt):
     for place, i in enumerate(row["ids"]):
         expected = logprobs[len(before) - 1 + place, i].item()
         assert row["logprobs"][place] == pytest.approx(expected, abs=1e-4)
+
+
+def test_scores(run, rows, terminal, monkeypatch):
+    """The log-probabilities are those of sampling and of --explain; the text has their bits."""
+    text = "a line é"
+    ids = list(text.encode())
+    [row] = rows("--prompt", text, "--score")
+    gpt2 = load_run("runs/gpt2")
+    page = explain(gpt2.model, gpt2.tokenizer, {"tokens": ids}, [])
+    assert row["logprobs"] == pytest.approx(page["logprobs"], abs=1e-5)
+    assert row["ids"] == ids[1:] and "".join(row["tokens"]) == text[1:]
+    assert row["bits"] == pytest.approx(sum(row["logprobs"]) / -math.log(2))
+    assert row["bits_per_byte"] == row["bits"] / len(ids[1:])
+
+    printed = run("--prompt", text, "--score")
+    *bits, total = [float(line[:8]) for line in printed.splitlines()]
+    assert len(bits) == len(ids[1:]) and total == pytest.approx(sum(bits), abs=0.01)
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b[" in terminal("--prompt", text, "--score")[1]
+
+    [sampled] = rows("--prompt", text, "--temperature", "0", *limit(9))
+    logprobs, is_greedy = score(gpt2.model, ids + sampled["ids"], 9)
+    assert is_greedy and not score(gpt2.model, ids, 3)[1]
+    assert logprobs.tolist() == pytest.approx(sampled["logprobs"], abs=1e-5)
 
 
 def test_seeds(run):
@@ -304,10 +331,13 @@ WRONG = [
     ("bert", "--prompt [MASK] --stop a", "--stop has no effect: an encoder fills in [MASK]"),
     ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),
     ("bert", "--prompt a", "an encoder fills in [MASK]; there is none in 'a'"),
-    ("bert", "--prompt a --embed max", "--embed is 'max'; expected mean or first"),
+    ("bert", "--prompt a --embed max", "--embed is 'max'; expected mean or first or auto"),
     ("bert", "--prompt= --embed mean", "the text is empty"),
     ("bert", "--prompt a --embed mean --n 2", "--n has no effect: --embed prints a vector"),
     ("gpt2", "--prompt a --embed mean", "--embed needs an encoder; model.kind is decoder"),
+    ("llama", "--prompt a --score", "--score needs a decoder that continues a text"),
+    ("gpt2", "--prompt a --score", "a prompt has 0 tokens"),
+    ("gpt2", "--prompt a --score --seed 1", "--seed has no effect: --score generates nothing"),
     ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run has 8"),
     ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
     ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),

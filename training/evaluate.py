@@ -47,43 +47,38 @@ def watch(batches: Iterable[Batch], total: float) -> Iterable[Batch]:
     return track(batches, "evaluating", total, transient=True, disable=not sys.stdout.isatty())
 
 
-def load(place: str, which: str, overrides: list[str]) -> Run:
-    """Load a run with the data of these overrides or, if there are none, with its own."""
+def build_run(place: str, which: str, overrides: list[str]) -> Run:
+    """Build a run as train.py does, without a folder and optimizers, with the data of these
+    overrides or, if there are none, with its own."""
     keys = list(map(key_of, overrides))
-    for key in keys:
-        if not key.startswith(("parts", *OVERRIDES)):
-            known = f"its settings are {', '.join(OVERRIDES)}, and --run names a run"
-            raise ValueError(f"{key} has no effect on an evaluation: {known}")
     node = with_model(compose_node([f"init_from={place}", *overrides]), keys)
     stored = init_settings(place)
-    has_other_data = any(key.startswith(DATA) for key in keys)
-    is_imported = stored["tokenizer"]["kind"] == "hub" and not stored.get("init_from")
-    is_own = not (is_imported or has_other_data)
+    model, tokenizer, step = init_run(place, which)
+    checkpoint = expand_user(place) / "checkpoints" / step_name(step)
+    saved = read_state(checkpoint) if checkpoint.exists() else {}  # none in a Hugging Face folder
+
+    is_own = "dataset" in saved and not any(key.startswith(DATA) for key in keys)
     if is_own:
         node.update({name: stored[name] for name in DATA})
     elif "data" not in keys:
         hint = "add data= and its settings, such as data=text data.path=book.txt"
         raise ValueError(f"there is no data to evaluate {place} on; {hint}")
-    if "train" in stored:  # a run; a Hugging Face folder has no training settings
+    if saved:
         node.train.update(stored["train"])
         if "precision" not in keys:
             node.precision = stored["precision"]
     config = to_config(node)
 
-    model, tokenizer, step = init_run(place, which)
     # a tokenizer that the run trained itself is in the cache, with the tokens
     is_made = is_own and stored["init_from"] is None
     data = load_data(config, None if is_made else tokenizer)
-    checkpoint = expand_user(place) / "checkpoints" / step_name(step)
-    if is_own and data.content_hash != read_state(checkpoint)["dataset"]:
+    if is_own and data.content_hash != saved["dataset"]:
         hint = "add data= and its settings to evaluate on the text of today"
         raise DataError(f"the text has changed since {place} was trained on it; {hint}")
 
     world = start(config)
     module = LossModule(model, config.loss).to(world.device)
-    rows = config.train.micro_batch_size
-    if rows == "auto":
-        rows = CPU_TOKENS // config.model.context_length or 1
+    rows = saved.get("micro_batch_size") or CPU_TOKENS // config.model.context_length or 1
     state = TrainState(step, micro_batch_size=rows)
     return Run(config, data, world, module, [], None, state)
 
@@ -100,8 +95,12 @@ def main(args: list[str] | None = None) -> None:
         options.overrides.append(f"parts={options.parts}")
     if options.answers and options.answers.exists():
         raise ValueError(f"{options.answers} already exists; choose another file")
+    for key in map(key_of, options.overrides):
+        if not key.startswith(("parts", *OVERRIDES)):
+            hint = f"its settings are {', '.join(OVERRIDES)}, and --run names a run"
+            raise ValueError(f"{key} has no effect on an evaluation: {hint}")
     place = str(options.run or newest_run())
-    run = load(place, options.checkpoint or "latest", options.overrides)
+    run = build_run(place, options.checkpoint or "latest", options.overrides)
 
     generates = options.beams or options.answers
     if generates and run.data.objective.input_kind == "text":

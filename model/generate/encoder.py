@@ -1,14 +1,23 @@
 """Encoder: predictions for the masks of a text, or the vector of a text."""
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
+from torch.nn.functional import normalize
 
 from model.generate.decode import Rows, left_pad
 
-Pooling = Literal["mean", "first"]
+Pooling = Literal["mean", "first", "auto"]
+# {pooling of sentence-transformers: here}; older folders have the longer names
+POOLINGS: dict[str, Pooling] = {
+    "mean": "mean",
+    "cls": "first",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "first",
+}
 TOP_K = 5
 
 
@@ -30,8 +39,25 @@ def fill_masks(
     return zip(top.indices.tolist(), top.values.tolist(), strict=True)
 
 
+def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]:
+    """Returns (mean or first, whether to normalize). auto does what the files of an imported
+    sentence-transformers folder say; without them, it is mean."""
+    if name != "auto":
+        return name, False
+    modules = files.get("modules.json", "")
+    options = json.loads(files.get("1_Pooling/config.json", '{"pooling_mode": "mean"}'))
+    mode = str(options.pop("pooling_mode", None))
+    for older, value in options.items():
+        if older.startswith("pooling_mode") and value:
+            mode = older
+    if mode not in POOLINGS or "Dense" in modules:
+        reason = f"the imported model has {mode} pooling, or dense layers"
+        raise ValueError(f"{reason}, which --embed auto does not have; choose mean or first")
+    return POOLINGS[mode], "Normalize" in modules
+
+
 @torch.inference_mode()
-def embed(model: Any, rows: Rows, pooling: Pooling) -> list[list[float]]:
+def embed(model: Any, rows: Rows, pooling: Pooling, normalizes: bool = False) -> list[list[float]]:
     """The mean of the last hidden states of each row, or the one of its first token."""
     tokens, visible = left_pad(rows, model)
     hidden_BTC = model.hidden(tokens, visible=visible).float()
@@ -39,4 +65,5 @@ def embed(model: Any, rows: Rows, pooling: Pooling) -> list[list[float]]:
     for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
         own = hidden_TC[-len(row) :]  # the padding is before them
         vectors.append(own.mean(0) if pooling == "mean" else own[0])
-    return torch.stack(vectors).tolist()
+    vectors_BC = torch.stack(vectors)
+    return (normalize(vectors_BC) if normalizes else vectors_BC).tolist()

@@ -42,7 +42,8 @@ OPTIONS = """
 --length-penalty X          for --beams; higher favors longer texts (default: 1)
 --no-stream                 print a text only when it is complete
 --json                      JSON lines: prompt, text, ids, logprobs, finish_reason
---embed NAME                print a vector (mean or first) of each text or line of stdin; of an encoder
+--score                     print how surprising each token of a text is; of a decoder
+--embed NAME                print a vector (mean, first, or auto: as an imported model says) of each text or line of stdin; of an encoder
 --attention-map PATH        save the attention of the first text as .png, .pdf or .svg
 --explain PATH              save an .html page of the first sample: predictions, attention
 --debug                     show the traceback of an error
@@ -114,6 +115,8 @@ def parse_options(args: list[str] | None = None) -> Namespace:
         refuse(names, options, "--chat has a template and, with --json, all messages")
     else:
         refuse("system", options, "it is for --chat")
+    if options.score:
+        refuse(f"{GENERATION} chat embed {' '.join(OUTPUTS)}", options, "--score generates nothing")
     if options.embed is not None:
         check_value("--embed", options.embed, Pooling)
         refuse(
@@ -121,7 +124,7 @@ def parse_options(args: list[str] | None = None) -> Namespace:
             options,
             "--embed prints a vector for each text, as JSON",
         )
-    if (options.embed or options.explain) and options.precision == "auto":
+    if (options.embed or options.explain or options.score) and options.precision == "auto":
         options.precision = "fp32"  # their numbers are compared with others
     if options.beams is None:
         refuse("length_penalty", options, "it is for --beams")

@@ -209,8 +209,9 @@ def export(
     with atomic_folder(folder) as draft:
         hf_model.save_pretrained(draft)
         for file, text in files.items():
+            (draft / file).parent.mkdir(exist_ok=True)
             (draft / file).write_text(text, encoding="utf-8")
-        for path in draft.iterdir():  # else only their owner could read the weights
+        for path in draft.glob("*.*"):  # else only their owner could read the weights
             path.chmod(draft.stat().st_mode & 0o666)
         check_written(draft, tokenizer)
     return hf_class

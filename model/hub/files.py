@@ -16,6 +16,8 @@ HF_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "modules.json",  # of sentence-transformers
+    "1_Pooling/config.json",
 )
 # what AutoTokenizer makes a tokenizer from
 VOCABULARIES = ["tokenizer.json", "vocab.*", "merges.txt", "*.model", "*.spm"]

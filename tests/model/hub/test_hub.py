@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import sample
 from configs.cli import run_command
 from configs.errors import HubError
-from model.hub.__main__ import import_run, main
+from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
 from tests.model.hub.hub_models import (
     AUTO,
@@ -252,6 +253,39 @@ def test_an_encoder_without_head_gives_vectors(saved, tmp_path, monkeypatch, cap
         torch.testing.assert_close(torch.tensor(row["embedding"]), vector, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="without a head; --embed gives vectors"):
         sample.main(["--run", "run", "--prompt", "the [MASK]"])
+
+
+NORMALIZED = [{"type": f"sentence_transformers.models.{name}"} for name in ("Pooling", "Normalize")]
+POOLINGS = {  # {what the folder says: what the vector is}
+    '{"pooling_mode_cls_token": true, "pooling_mode_max_tokens": false}': "first",
+    '{"pooling_mode": "mean", "include_prompt": true}': "mean",
+    '{"pooling_mode_max_tokens": true}': "the imported model has pooling_mode_max_tokens pooling",
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("written", POOLINGS)
+def test_vectors_of_sentence_transformers(written, saved, tmp_path, monkeypatch, capsys):
+    """Also from the folder itself, and from an export."""
+    monkeypatch.chdir(tmp_path)
+    save(saved("bert")[0].base_model, tmp_path / "hf")
+    Path("hf/1_Pooling").mkdir()
+    Path("hf/1_Pooling/config.json").write_text(written)
+    Path("hf/modules.json").write_text(json.dumps(NORMALIZED))
+    import_run("hf", Path("run"))
+    export_run("run", "latest", Path("out"), None)
+
+    def vector(place, pooling):
+        sample.main(["--run", place, "--embed", pooling, "--prompt", "that hat"])
+        return torch.tensor(json.loads(capsys.readouterr().out)["embedding"])
+
+    if POOLINGS[written].startswith("the"):
+        with pytest.raises(ValueError, match=POOLINGS[written]):
+            vector("run", "auto")
+        return
+    plain = vector("run", POOLINGS[written])
+    for place in ("run", "hf", "out"):
+        torch.testing.assert_close(vector(place, "auto"), plain / plain.norm())
 
 
 CLASSIFIERS = [

@@ -1,0 +1,65 @@
+"""Score: how surprising each token of a text is to a model."""
+
+import json
+import math
+import sys
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.text import Text
+from torch import Tensor
+
+from model.generate.decode import NOT_FINITE, left_pad
+
+BIT = math.log(2)  # in nats
+STYLES = ("", "yellow", "dark_orange", "red")  # of a terminal, each for 4 bits more
+
+
+@torch.inference_mode()
+def score(model: Any, ids: list[int]) -> Tensor:
+    """The log-probability of each id but the first, which nothing precedes."""
+    tokens, _ = left_pad([ids[:-1]], model)
+    logprobs_TV = model.head(model.hidden(tokens)[0]).float().log_softmax(-1)
+    targets_T1 = tokens.new_tensor(ids[1:])[:, None]
+    logprobs_T = logprobs_TV.gather(1, targets_T1)[:, 0]
+    if not logprobs_T.isfinite().all():
+        raise FloatingPointError(NOT_FINITE)
+    return logprobs_T
+
+
+def print_scores(sampler: Any, rows: list[Any]) -> None:
+    """Print the surprisal of each token but the first, and the sum."""
+    if not sampler.continues:
+        raise ValueError("--score needs a decoder that continues a text")
+    for row in rows:
+        first, *ids = row.ids
+        logprobs = score(sampler.model, row.ids).tolist()
+        decode = sampler.tokenizer.incremental_decoder()
+        decode([first])
+        tokens = [decode([i]) for i in ids]
+        n_bytes = len("".join(tokens).encode())
+        bits = -sum(logprobs) / BIT
+        found = {
+            "prompt": row.prompt,
+            "ids": ids,
+            "tokens": tokens,
+            "logprobs": logprobs,
+            "bits": bits,
+            "bits_per_byte": bits / max(1, n_bytes),
+        }
+        if sampler.options.json:
+            sys.stdout.write(json.dumps(found) + "\n")
+        else:
+            print_table(found)
+
+
+def print_table(found: dict[str, Any]) -> None:
+    """A line for each token, in color on a terminal."""
+    console = Console(soft_wrap=True)
+    for token, logprob in zip(found["tokens"], found["logprobs"], strict=True):
+        bits = -logprob / BIT
+        style = STYLES[min(int(bits / 4), 3)]
+        console.print(Text(f"{bits:8.3f}  {token!r}", style))
+    total = f"{found['bits']:8.3f}  bits, {found['bits_per_byte']:.4f} bits per byte"
+    console.print(Text(total))
