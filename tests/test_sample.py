@@ -132,9 +132,8 @@ def test_scores(run, rows, terminal, monkeypatch):
     assert "\x1b[" in terminal("--prompt", text, "--score")[1]
 
     [sampled] = rows("--prompt", text, "--temperature", "0", *limit(9))
-    logprobs, is_greedy = score(gpt2.model, ids + sampled["ids"], 9)
-    assert is_greedy and not score(gpt2.model, ids, 3)[1]
-    assert logprobs.tolist() == pytest.approx(sampled["logprobs"], abs=1e-5)
+    logprobs = score(gpt2.model, ids + sampled["ids"])[-9:].tolist()
+    assert logprobs == pytest.approx(sampled["logprobs"], abs=1e-5)
 
 
 def test_seeds(run):
