@@ -4,7 +4,6 @@ python sample.py --prompt "def "
 """
 
 import json
-import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -21,10 +20,10 @@ from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import LoadedRun, load_run
 from model.generate.beams import beam_search
 from model.generate.decode import generator_of
-from model.generate.encoder import choose_pooling, embed, fill_masks
+from model.generate.encoder import filled, vectors
 from model.generate.logits_processor import NO_RULES, LogitsProcessor
 from model.generate.options import choose_sampling, parse_options, read_texts
-from model.generate.prompt import MASK, encode_prompt
+from model.generate.prompt import encode_prompt
 from model.generate.stream import TextStream
 from model.inference import prepare
 from model.precision import choose_device, choose_precision
@@ -141,7 +140,7 @@ class Sampler:
             return print_scores(self, rows)
         complete = self.generate
         if self.model.kind == "encoder":
-            complete = self.vectors if options.embed else self.fill
+            complete = partial(vectors if options.embed else filled, self)
         streaming = len(rows) == 1 and not options.json and not options.no_stream
         size = MAX_BATCH if options.beams is None else 1
 
@@ -209,39 +208,6 @@ class Sampler:
                 break
         for row in rows:
             yield row, row.stream.finish("length") + "\n"
-
-    def fill(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
-        """Yield each text with its masks filled in, and the top predictions for each mask."""
-        decode = self.tokenizer.decode
-        specials = self.tokenizer.specials
-        if self.is_headless:
-            raise ValueError("this encoder was imported without a head; --embed gives vectors")
-        mask = specials["mask"]
-        for row in rows:
-            if mask not in row.ids:
-                raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
-
-        found = fill_masks(self.model, [row.ids for row in rows], specials)
-        for row in rows:
-            filled = list(row.ids)
-            predictions = ""
-            while mask in filled:
-                ids, logprobs = next(found)
-                filled[filled.index(mask)] = ids[0]
-                row.stream.push(ids[0], logprobs[0])
-                pairs = zip(ids, logprobs, strict=True)
-                named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in pairs)
-                predictions += f"  {MASK} {len(row.stream.ids)}: {named}\n"
-            row.stream.text = decode(filled)
-            yield row, f"{row.stream.text}\n{predictions}"
-
-    def vectors(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
-        """Yield a line of JSON for each text."""
-        pooling = choose_pooling(self.options.embed, self.tokenizer.files)
-        found = embed(self.model, [row.ids for row in rows], *pooling)
-        for row, vector in zip(rows, found, strict=True):
-            line = {"text": row.prompt, "embedding": vector}
-            yield row, json.dumps(line) + "\n"
 
     def save_views(self, row: Row) -> None:
         options = self.options

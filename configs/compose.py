@@ -101,17 +101,5 @@ def to_config(node: DictConfig) -> Config:
     return config
 
 
-def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
-    """A source of a mix, whose kind is the name of an option: {kind: tinystories} has the kind hub,
-    with the settings of that file. It must set what is ??? there."""
-    name = source.get("kind")
-    path = CONFIGS / f"data/{name}.yaml"
-    option: dict[str, Any] = read_yaml(path) if path.exists() else {"kind": name}
-    for base in option.pop("defaults", []):
-        option = with_defaults({"kind": base}) | option
-    usual = {key: value for key, value in option.items() if value != "???"}
-    return usual | source | {"kind": option["kind"]}
-
-
 def read_yaml(path: Path) -> Any:
     return OmegaConf.to_container(OmegaConf.load(path))

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from configs.compose import with_defaults
+from configs.compose import read_yaml
 from configs.errors import DataError, errors_as
-from configs.parts import code_of
+from configs.parts import CONFIGS, code_of
 from configs.registry import Positive, build, check_value
 from data.batch import Batch
 from data.disk import write_synced
@@ -26,6 +26,18 @@ from data.sources import SOURCES, Source
 from data.splits import HeldOut, hashed_documents, hold_out
 from data.store import TokenFile
 from data.tokenizers.train import Pretrained, Trainer
+
+
+def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
+    """A source of a mix, whose kind is the name of an option: {kind: tinystories} has the kind hub,
+    with the settings of that file. It must set what is ??? there."""
+    name = source.get("kind")
+    path = CONFIGS / f"data/{name}.yaml"
+    option: dict[str, Any] = read_yaml(path) if path.exists() else {"kind": name}
+    for base in option.pop("defaults", []):
+        option = with_defaults({"kind": base}) | option
+    usual = {key: value for key, value in option.items() if value != "???"}
+    return usual | source | {"kind": option["kind"]}
 
 
 @dataclass

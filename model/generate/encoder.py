@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from model.generate.decode import Rows, left_pad
+from model.generate.prompt import MASK
 
 Pooling = Literal["mean", "first", "auto"]
 # {pooling of sentence-transformers: here}; older folders have the longer names
@@ -61,9 +62,44 @@ def embed(model: Any, rows: Rows, pooling: Pooling, normalizes: bool = False) ->
     """The mean of the last hidden states of each row, or the one of its first token."""
     tokens, visible = left_pad(rows, model)
     hidden_BTC = model.hidden(tokens, visible=visible).float()
-    vectors = []
+    found = []
     for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
         own = hidden_TC[-len(row) :]  # the padding is before them
-        vectors.append(own.mean(0) if pooling == "mean" else own[0])
-    vectors_BC = torch.stack(vectors)
+        found.append(own.mean(0) if pooling == "mean" else own[0])
+    vectors_BC = torch.stack(found)
     return (normalize(vectors_BC) if normalizes else vectors_BC).tolist()
+
+
+def filled(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Yield each text with its masks filled in, and the top predictions for each mask."""
+    decode = sampler.tokenizer.decode
+    specials = sampler.tokenizer.specials
+    if sampler.is_headless:
+        raise ValueError("this encoder was imported without a head; --embed gives vectors")
+    mask = specials["mask"]
+    for row in rows:
+        if mask not in row.ids:
+            raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
+
+    found = fill_masks(sampler.model, [row.ids for row in rows], specials)
+    for row in rows:
+        complete = list(row.ids)
+        predictions = ""
+        while mask in complete:
+            ids, logprobs = next(found)
+            complete[complete.index(mask)] = ids[0]
+            row.stream.push(ids[0], logprobs[0])
+            pairs = zip(ids, logprobs, strict=True)
+            named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in pairs)
+            predictions += f"  {MASK} {len(row.stream.ids)}: {named}\n"
+        row.stream.text = decode(complete)
+        yield row, f"{row.stream.text}\n{predictions}"
+
+
+def vectors(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Yield a line of JSON for each text."""
+    pooling = choose_pooling(sampler.options.embed, sampler.tokenizer.files)
+    found = embed(sampler.model, [row.ids for row in rows], *pooling)
+    for row, vector in zip(rows, found, strict=True):
+        line = {"text": row.prompt, "embedding": vector}
+        yield row, json.dumps(line) + "\n"
