@@ -97,7 +97,9 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             recompute_blocks(model)
         train_module: nn.Module = loss_module
         if world.parallel == "ddp":
-            train_module = DistributedDataParallel(loss_module, gradient_as_bucket_view=True)
+            train_module = DistributedDataParallel(
+                loss_module, gradient_as_bucket_view=True, broadcast_buffers=False
+            )
         state.micro_batch_size = fit_micro_batch(run, train_module)
 
         # the folder of the run, with what it needs besides its weights

@@ -33,6 +33,8 @@ def print_scores(sampler: Any, rows: list[Any]) -> None:
     if not sampler.continues:
         raise ValueError("--score needs a decoder that continues a text")
     for row in rows:
+        if len(row.ids) < 2:
+            raise ValueError("--score needs a text of two tokens: the first one has no surprisal")
         first, *ids = row.ids
         logprobs = score(sampler.model, row.ids).tolist()
         decode = sampler.tokenizer.incremental_decoder()
