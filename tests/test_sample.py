@@ -336,7 +336,6 @@ WRONG = [
     ("gpt2", "--prompt a --embed mean", "--embed needs an encoder; model.kind is decoder"),
     ("llama", "--prompt a --score", "--score needs a decoder that continues a text"),
     ("gpt2", "--prompt a --score", "--score needs a text of two tokens"),
-    ("gpt2", "--prompt a --score", "a prompt has 0 tokens"),
     ("gpt2", "--prompt a --score --seed 1", "--seed has no effect: --score generates nothing"),
     ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run has 8"),
     ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
