@@ -1,7 +1,7 @@
-"""Bigram embeddings: a vector for each pair of neighboring tokens, which tells the first layer what
-else it could learn only by attention."""
+"""Bigram embeddings: a vector for each pair of neighboring tokens, which layers would otherwise have
+to learn by attention."""
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.registry import Count
@@ -12,12 +12,10 @@ from model.cache import Slots, State
 from model.embedding import make_table
 from model.norm import MakeNorm
 
-FIRST, SECOND = 27_191, 1_000_003  # factors of the hash
-
 
 class Bigram(nn.Module):
-    """Pairs are hashed into the rows of a table, so that rare ones share a row
-    (arxiv.org/abs/1607.04606). Its vectors are zero at first."""
+    """Pairs are hashed into the rows of a table, which are zero at first; rare pairs share rows, as
+    in fastText (arxiv.org/abs/1607.01759)."""
 
     def __init__(self, rows: Count, d_model: int):
         super().__init__()
@@ -30,25 +28,22 @@ class Bigram(nn.Module):
         return State()
 
     def forward(self, context: AttentionContext, state: State | None) -> Tensor:
-        ids_BT = context.tokens + 1  # 0 is no token: before the text, and padding
+        ids_BT: Tensor = context.tokens + 1  # 0 is no token: before a text, and padding
         if context.visible is not None:
             ids_BT = ids_BT * context.visible
-        newest_B1 = ids_BT.new_zeros(len(ids_BT), 1)
+        before_BT = F.pad(ids_BT[:, :-1], (1, 0))
         if state is not None:
-            [newest_B1] = state.read(newest_B1)
-        before_BT = torch.cat([newest_B1, ids_BT[:, :-1]], 1)
-        if state is not None:
+            [before_BT[:, :1]] = state.read(before_BT[:, :1])
             state.write(ids_BT[:, -1:])
         if context.documents is not None:
-            is_first = context.documents.diff(prepend=context.documents[:, :1] - 1) != 0
-            before_BT = before_BT.masked_fill(is_first, 0)
-
-        pair_BT = before_BT * FIRST ^ ids_BT * SECOND
+            is_same = context.documents.diff(prepend=context.documents[:, :1]) == 0
+            before_BT = before_BT * is_same
+        pair_BT = before_BT * 27_191 ^ ids_BT * 1_000_003
         return self.table(pair_BT % self.table.num_embeddings)
 
 
 class BigramBlock(PreNormBlock):
-    """The first layer adds the bigrams to its input."""
+    """The first layer adds the vectors of pairs to its input."""
 
     def __init__(
         self,

@@ -10,8 +10,8 @@ from configs.registry import build
 from configs.schema import ModelConfig
 from model.attend import make_cross_mask, make_mask
 from model.attention import Attention
-from model.block import AttentionContext, Block, Shared
 from model.bigram import BLOCKS
+from model.block import AttentionContext, Block, Shared
 from model.cache import Caches, Slots
 from model.mla import ATTENTIONS
 from model.moe import FFNS
