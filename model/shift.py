@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import Attention
 from model.block import AttentionContext, PreNormBlock, States
 from model.blocks import BLOCKS
 from model.cache import Slots, State
@@ -39,19 +38,10 @@ class TokenShift(nn.Module):
 class ShiftBlock(PreNormBlock):
     """Pre-norm, with a token shift after each norm."""
 
-    def __init__(
-        self,
-        attention: Attention,
-        ffn: nn.Module,
-        norm: MakeNorm,
-        d_model: int,
-        cross: Attention | None = None,
-        dropout: float = 0.0,
-        layer: int = 0,
-    ):
-        super().__init__(attention, ffn, norm, cross, dropout, layer)
-        self.attention_shift = TokenShift(d_model)
-        self.ffn_shift = TokenShift(d_model)
+    def make_norms(self, norm: MakeNorm) -> None:
+        super().make_norms(norm)
+        self.attention_shift = TokenShift(self.d_model)
+        self.ffn_shift = TokenShift(self.d_model)
 
     def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
         x = self.attention_shift(x, context, states and states["attention_shift"])
