@@ -10,6 +10,7 @@ from configs.registry import build
 from configs.schema import ModelConfig
 from model.attend import make_cross_mask, make_mask
 from model.attention import Attention
+from model.bigram import BLOCKS
 from model.block import AttentionContext, Block, Shared
 from model.cache import Caches, Slots
 from model.mla import ATTENTIONS
@@ -17,7 +18,6 @@ from model.moe import FFNS
 from model.norm import norm_factory
 from model.position import Position
 from model.position_bias import POSITIONS
-from model.shift import BLOCKS
 
 ContextOf = Callable[..., AttentionContext]  # of (position, rotate, window)
 

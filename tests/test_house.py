@@ -26,7 +26,7 @@ for folder in FOLDERS:
 CORE_MODULES = """
     configs.registry configs.schema model model.transformer model.block model.attention model.attend
     model.cache model.position model.norm model.feedforward model.moe model.embedding model.init
-    model.stack model.blocks model.shift model.mla model.position_bias model.rope_scaling model.layers model.loss model.linear model.cpu model.cuda model.inference
+    model.stack model.blocks model.shift model.bigram model.mla model.position_bias model.rope_scaling model.layers model.loss model.linear model.cpu model.cuda model.inference
     model.generate model.generate.decode model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
