@@ -1,6 +1,8 @@
 """Bigram embeddings: a vector for each pair of neighboring tokens, which layers would otherwise have
 to learn by attention."""
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -27,8 +29,8 @@ class Bigram(nn.Module):
     def new_cache(self, slots: Slots) -> State:
         return State()
 
-    def forward(self, context: AttentionContext, state: State | None) -> Tensor:
-        ids_BT: Tensor = context.tokens + 1  # 0 is no token: before a text, and padding
+    def forward(self, context: Any, state: State | None) -> Tensor:
+        ids_BT = context.tokens + 1  # 0 is no token: before a text, and padding
         if context.visible is not None:
             ids_BT = ids_BT * context.visible
         before_BT = F.pad(ids_BT[:, :-1], (1, 0))
