@@ -10,8 +10,8 @@ from configs.registry import build
 from configs.schema import ModelConfig
 from model.attend import Mask
 from model.attention import Attention
+from model.bigram import BLOCKS
 from model.block import AttentionContext, Block, Shared
-from model.blocks import BLOCKS
 from model.cache import Caches, Slots
 from model.masks import make_cross_mask, make_mask
 from model.mla import ATTENTIONS

@@ -26,7 +26,7 @@ for folder in FOLDERS:
 CORE_MODULES = """
     configs.registry configs.describe configs.schema model model.transformer model.encoders model.block model.attention model.attend model.masks
     model.cache model.position model.norm model.feedforward model.moe model.embedding model.mlm model.init
-    model.stack model.blocks model.mla model.positions model.rope_scaling model.layers model.loss model.linear model.cpu model.cpu_decoding model.cuda model.inference
+    model.stack model.blocks model.shift model.bigram model.mla model.positions model.rope_scaling model.layers model.loss model.linear model.cpu model.cpu_decoding model.cuda model.inference
     model.generate model.generate.decode model.generate.padding model.generate.replay model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
@@ -86,7 +86,7 @@ SHARED = {
     "position": {"d_model", "n_heads", "context_length", "causal", "rotary_dim"},
     "norm": {"width"},
     "ffn": {"d_model", "layer", "n_layers"},
-    "block": {"attention", "ffn", "cross", "norm", "dropout", "layer", "n_layers"},
+    "block": {"d_model", "attention", "ffn", "cross", "norm", "dropout", "layer", "n_layers"},
     "data": {"cache", "val_fraction", "document_mask"},  # settings of all, in train.yaml
     "objective": {"context_length", "architecture", "document_mask"},
     "optimizer": {"model"},
