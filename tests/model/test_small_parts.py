@@ -5,10 +5,12 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from model.block import BLOCKS, AttentionContext
+from model.bigram import BLOCKS, Bigram
+from model.block import AttentionContext
 from model.cache import KVCache, Slots
 from model.feedforward import FFNS
 from model.norm import LayerNorm, RMSNorm
+from model.shift import TokenShift
 from tests.model.helpers import assert_same, randn, randomize
 
 
@@ -39,7 +41,7 @@ class Map(torch.nn.Module):
         return x @ self.weight
 
 
-@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("kind", sorted(BLOCKS.keys() - {"shift", "shift_bigram"}))
 def test_norms_and_dropout(kind):
     """Three linear maps in a block, so that only sums and norms matter; no two norms are alike."""
     parts = {"attention": Map(1), "cross": Map(2), "ffn": Map(3)}
@@ -64,6 +66,27 @@ def test_norms_and_dropout(kind):
     block.train().drop.p = 1.0  # of the output of each sub-layer
     normed = block.ffn_norm(block.cross_norm(block.attention_norm(x)))
     assert_same(block(x, context), normed if kind == "post" else x)
+
+
+def test_token_shift_and_bigrams():
+    """Each token also reads the one before, in its document."""
+    context = AttentionContext(
+        mask=None,
+        tokens=torch.tensor([[5, 7, 5, 7]]),
+        documents=torch.tensor([[0, 0, 1, 1]]),
+    )
+    x = randn(1, 4, 8)
+    shift = TokenShift(8).double()
+    shift.weight.data += 0.5
+    expected = x.clone()
+    expected[:, [1, 3]] += 0.5 * x[:, [0, 2]]
+    assert_same(shift(x, context, None), expected)
+
+    bigram = randomize(Bigram(rows=16, d_model=8))
+    [split] = bigram(context, None)
+    [joined] = bigram(context._replace(documents=None), None)
+    assert torch.equal(split[:2], split[2:])
+    assert torch.equal(joined[:2], split[:2]) and not torch.equal(joined[2], joined[0])
 
 
 def test_cache_appends_in_place_up_to_its_size():
