@@ -97,9 +97,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             recompute_blocks(model)
         train_module: nn.Module = loss_module
         if world.parallel == "ddp":
-            train_module = DistributedDataParallel(
-                loss_module, gradient_as_bucket_view=True, broadcast_buffers=False
-            )
+            train_module = DistributedDataParallel(loss_module, gradient_as_bucket_view=True)
         state.micro_batch_size = fit_micro_batch(run, train_module)
 
         # the folder of the run, with what it needs besides its weights
