@@ -10,7 +10,7 @@ from configs.registry import build
 from configs.schema import ModelConfig
 from model.attend import Mask
 from model.attention import Attention
-from model.bigram import BLOCKS
+from model.bigram import BLOCKS  # such imports name the last file that adds a kind to a dict
 from model.block import AttentionContext, Block, Shared
 from model.cache import Caches, Slots
 from model.masks import make_cross_mask, make_mask
