@@ -1,5 +1,6 @@
 """A mix: several sources, each with a share of the examples, its own corpus and its own epochs."""
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -202,9 +203,10 @@ def load_mix(
             parts.append(load(source, trainer, (seed, name), held_out))
         except DataError as error:
             raise DataError(f"data.sources.{name}: {error}") from None
+    hashes = "".join(part.content_hash for part in parts)
     kind = TokenMix if mix.input_kind == "text" else PairMix
     return parts[0]._replace(
-        content_hash="".join(part.content_hash for part in parts),
+        content_hash=hashlib.sha256(hashes.encode()).hexdigest(),
         train=kind(mix, [part.train for part in parts], seed),
         validation=kind(mix, [part.validation for part in parts], seed),
     )

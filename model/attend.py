@@ -1,4 +1,4 @@
-"""Attend: masks, the softmax over the scores, and the weighted mean of the values."""
+"""Attend: the softmax over the scores, and the weighted mean of the values."""
 
 from contextlib import nullcontext
 from typing import Any, NamedTuple

@@ -16,8 +16,8 @@ def make_mask(
     documents: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Mask:
-    """The mask of self-attention where keys are hidden, or biased. It compares positions, (1|B, T) and (1|B, S), not indices, so
-    padding and a cache may place tokens anywhere.
+    """The mask of self-attention where keys are hidden, or biased. It compares positions, (1|B, T)
+    and (1|B, S), not indices, so padding and a cache may place tokens anywhere.
 
     sliding_window: how many keys a causal query sees, including itself; if not causal, half as many
     on each side. visible: (B, S), false where a key is padding. documents: (B, T), where T = S; a

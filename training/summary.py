@@ -48,7 +48,7 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
 
 def cached_baselines(data: Loaders) -> dict[str, float]:
     """The baselines, cached: they take seconds, and depend only on the text."""
-    path = data.validation.part.folder / "baselines.json"
+    path = data.validation.part.folder / f"baselines-{data.content_hash[:16]}.json"
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())
     bits = baselines(data)

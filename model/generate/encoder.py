@@ -47,10 +47,9 @@ def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]
         return name, False
     modules = files.get("modules.json", "")
     options = json.loads(files.get("1_Pooling/config.json", '{"pooling_mode": "mean"}'))
-    mode = str(options.pop("pooling_mode", None))
-    for older, value in options.items():
-        if older.startswith("pooling_mode") and value:
-            mode = older
+    modes = [str(options.pop("pooling_mode", ""))]
+    modes += [older for older in options if older.startswith("pooling_mode") and options[older]]
+    mode = " and ".join(filter(None, modes))
     if mode not in POOLINGS or "Dense" in modules:
         reason = f"the imported model has {mode} pooling, or dense layers"
         raise ValueError(f"{reason}, which --embed auto does not have; choose mean or first")

@@ -116,11 +116,15 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     else:
         refuse("system", options, "it is for --chat")
     if options.score:
-        refuse(f"{GENERATION} chat embed {' '.join(OUTPUTS)}", options, "--score generates nothing")
+        refuse(
+            f"{GENERATION} chat embed no_stream {' '.join(OUTPUTS)}",
+            options,
+            "--score generates nothing",
+        )
     if options.embed is not None:
         check_value("--embed", options.embed, Pooling)
         refuse(
-            f"{GENERATION} {' '.join(OUTPUTS)} json",
+            f"{GENERATION} {' '.join(OUTPUTS)} json no_stream",
             options,
             "--embed prints a vector for each text, as JSON",
         )

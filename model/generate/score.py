@@ -34,7 +34,8 @@ def print_scores(sampler: Any, rows: list[Any]) -> None:
         raise ValueError("--score needs a decoder that continues a text")
     for row in rows:
         if len(row.ids) < 2:
-            raise ValueError("--score needs a text of two tokens: the first one has no surprisal")
+            raise ValueError(f"--score needs a text of two tokens, not {row.prompt!r:.60}")
+    for row in rows:
         first, *ids = row.ids
         logprobs = score(sampler.model, row.ids).tolist()
         decode = sampler.tokenizer.incremental_decoder()
@@ -51,7 +52,7 @@ def print_scores(sampler: Any, rows: list[Any]) -> None:
             "bits_per_byte": bits / max(1, n_bytes),
         }
         if sampler.options.json:
-            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.write(json.dumps(found, ensure_ascii=sys.stdout.isatty()) + "\n")
         else:
             print_table(found)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from configs.cli import expand_user
 from configs.errors import HubError
+from model.runs import RUNS
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 # what export writes back, besides a tokenizer
@@ -28,7 +29,7 @@ PATTERNS = ["config.json", *HF_FILES, *VOCABULARIES, "model.safetensors*", "mode
 def is_hf_folder(place: str) -> bool:
     """Whether this is a Hugging Face folder or the name of a model on the Hub, not a run."""
     folder = expand_user(place)
-    is_name = NAME.fullmatch(place) and not folder.parent.exists()
+    is_name = NAME.fullmatch(place) and folder.parent != RUNS and not folder.parent.exists()
     return bool(is_name) or (folder / "config.json").exists()
 
 
