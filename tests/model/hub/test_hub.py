@@ -259,7 +259,7 @@ NORMALIZED = [{"type": f"sentence_transformers.models.{name}"} for name in ("Poo
 POOLINGS = {  # {what the folder says: what the vector is}
     '{"pooling_mode_cls_token": true, "pooling_mode_max_tokens": false}': "first",
     '{"pooling_mode": "mean", "include_prompt": true}': "mean",
-    '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}': "_cls_token and pooling_",
+    '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}': "the imported model has pooling_mode_cls_token and ",
     '{"pooling_mode_max_tokens": true}': "the imported model has pooling_mode_max_tokens pooling",
 }
 
