@@ -3,7 +3,6 @@ to learn by attention."""
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.registry import Count
@@ -12,7 +11,7 @@ from model.block import AttentionContext, States
 from model.cache import Slots, State
 from model.embedding import make_table
 from model.norm import MakeNorm
-from model.shift import BLOCKS, ShiftBlock
+from model.shift import BLOCKS, ShiftBlock, with_previous
 
 
 class Bigram(nn.Module):
@@ -30,17 +29,9 @@ class Bigram(nn.Module):
         return State()
 
     def forward(self, context: Any, state: State | None) -> Tensor:
-        ids_BT = context.tokens + 1  # 0 is no token: before a text, and padding
-        if context.visible is not None:
-            ids_BT = ids_BT * context.visible
-        before_BT = F.pad(ids_BT[:, :-1], (1, 0))
-        if state is not None:
-            [before_BT[:, :1]] = state.read(before_BT[:, :1])
-            state.write(ids_BT[:, -1:])
-        if context.documents is not None:
-            is_same = context.documents.diff(prepend=context.documents[:, :1]) == 0
-            before_BT = before_BT * is_same
-        pair_BT = before_BT * 27_191 ^ ids_BT * 1_000_003
+        numbers_BT1 = context.tokens[..., None] + 1  # 0 is no token
+        ids_BT1, before_BT1 = with_previous(numbers_BT1, context, state)
+        [pair_BT] = (before_BT1 * 27_191 ^ ids_BT1 * 1_000_003).unbind(-1)
         return self.table(pair_BT % self.table.num_embeddings)
 
 

@@ -11,6 +11,22 @@ from model.cache import Slots, State
 from model.norm import MakeNorm
 
 
+def with_previous(
+    values: Tensor, context: AttentionContext, state: State | None
+) -> tuple[Tensor, Tensor]:
+    """Returns (values, those of the token before): zero at padding, and before a text or document."""
+    if context.visible is not None:
+        values = values * context.visible[..., None]
+    before = F.pad(values[:, :-1], (0, 0, 1, 0))
+    if state is not None:
+        [before[:, :1]] = state.read(before[:, :1])
+        state.write(values[:, -1:])
+    if context.documents is not None:
+        is_same_BT = context.documents.diff(prepend=context.documents[:, :1]) == 0
+        before = before * is_same_BT[..., None]
+    return values, before
+
+
 class TokenShift(nn.Module):
     """x plus a multiple of the token before in each channel, which is zero at first: a causal
     convolution of two tokens. arxiv.org/abs/2305.13048 mixes both instead."""
@@ -23,15 +39,7 @@ class TokenShift(nn.Module):
         return State()
 
     def forward(self, x: Tensor, context: AttentionContext, state: State | None) -> Tensor:
-        if context.visible is not None:  # padding is as nothing before the text
-            x = x * context.visible[..., None]
-        before_BTC = F.pad(x[:, :-1], (0, 0, 1, 0))
-        if state is not None:
-            [before_BTC[:, :1]] = state.read(before_BTC[:, :1])
-            state.write(x[:, -1:])
-        if context.documents is not None:
-            is_same_BT = context.documents.diff(prepend=context.documents[:, :1]) == 0
-            before_BTC = before_BTC * is_same_BT[..., None]
+        x, before_BTC = with_previous(x, context, state)
         return torch.addcmul(x, before_BTC, self.weight.to(x.dtype))
 
 
