@@ -18,6 +18,10 @@ CHOICES = {
 }
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")  # a DTensor; importing its class would take time
+
+
 def has_grouped_mm(weight: Tensor) -> bool:
     """Whether F.grouped_mm is one kernel for all these matrices. It is in bf16 on Hopper, and with
     torch 2.13 on a B200, if rows are a multiple of 16 bytes; elsewhere it waits for the host."""

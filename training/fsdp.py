@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from model.block import blocks_of
+from model.cuda import is_sharded
 from training.distributed import World
 
 
@@ -28,10 +29,6 @@ def shard(loss_module: nn.Module, world: World) -> None:
     # hand out the weights of the main process
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(loss_module, weights if world.is_main else {}, options=options)
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")  # a DTensor; importing its class would take time
 
 
 def whole(tensor: Any) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.cuda import has_grouped_mm
+from model.cuda import has_grouped_mm, is_sharded
 from model.generate.padding import visible_slots
 
 DELAY = 2  # steps that a GPU is ahead of the host
@@ -19,7 +19,7 @@ def can_replay(model: nn.Module) -> bool:
     return all(
         p.is_cuda
         and p.get_device() == torch.cuda.current_device()
-        and not hasattr(p, "full_tensor")  # it would be a DTensor
+        and not is_sharded(p)
         and (p.ndim < 3 or has_grouped_mm(p))
         for p in model.parameters()
     )
