@@ -54,6 +54,10 @@ class Loader:
         """For each text of an example, those of all ids."""
         return list(map(list, zip(*map(self.example, ids), strict=True)))
 
+    def tokens_seen(self, step: int) -> dict[str, int]:
+        """The tokens of each source of a mix that were seen before a step."""
+        return {}
+
     def make(self, ids: ndarray) -> Batch:
         """Make a batch for an evaluation."""
         return self.call_objective(*self.examples(ids))

@@ -167,7 +167,6 @@ class MixLoader(Loader):
         return self.loaders[number].example(i - self.firsts[number])
 
     def tokens_seen(self, step: int) -> dict[str, int]:
-        """The tokens of each source that were seen before a step."""
         counts = self.mix.drawn(step * self.batch_size)
         seen = zip(self.mix.members, self.loaders, counts, strict=True)
         return {f"tokens_{name}": round(n * loader.tokens_per_example) for name, loader, n in seen}

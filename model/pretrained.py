@@ -39,13 +39,13 @@ def init_tokenizer(place: str) -> Tokenizer:
 
 def load_pretrained(place: str, which: str = "latest") -> LoadedRun:
     """Load a run or a Hugging Face folder, which has no checkpoints: its step is 0."""
-    from model.hub.convert import load_hf
-    from model.hub.tokenizer import GENERATION, read_file
-
     if not is_hf_folder(place):
         return load_run(place, which)
     if which != "latest":
         raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
+    from model.hub.convert import load_hf
+    from model.hub.tokenizer import GENERATION, read_file
+
     model, tokenizer, config = load_hf(place)
     settings = {"model": asdict(config), "objective": {"kind": "auto"}}
     settings["generation"] = read_file(tokenizer.files, GENERATION)

@@ -15,7 +15,6 @@ from rich.progress import Progress
 from configs.cli import print, warn
 from configs.errors import StopRequested
 from data.batch import Batch
-from data.mix import MixLoader
 from training.cost import ideal_seconds
 from training.distributed import received_signals
 from training.plot import draw_run
@@ -87,8 +86,7 @@ class Log:
         self.record(values, f"ETA {clock(left)}")
 
     def evaluation(self, metrics: dict[str, float], full: bool = False) -> None:
-        train: Any = self.run.data.train
-        seen = train.tokens_seen(self.state.step) if isinstance(train, MixLoader) else {}
+        seen = self.run.data.train.tokens_seen(self.state.step)
         self.record(metrics, "(all examples)" if full else "", full=full, **seen)
         is_first = self.state.step == 0 and not full  # the first should not wait for matplotlib
         if self.is_main and not is_first:

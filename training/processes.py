@@ -53,7 +53,7 @@ class Meeting:
 def choose_parallel(config: Config, size: int) -> str:
     parallel = config.parallel
     if parallel == "auto":
-        parallel = "none" if size == 1 else "ddp"
+        parallel = "ddp"
     if size == 1 and parallel != "none":
         hint = "use torchrun --nproc_per_node=2 train.py, or parallel=auto"
         raise ValueError(f"parallel={parallel} needs several processes; {hint}")

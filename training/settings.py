@@ -37,7 +37,7 @@ from training.schedule import build_schedule
 def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     """Returns (the config of a run; its origin, for config.yaml: the option of each config group,
     the overrides of the command line, and the hashes of the code)."""
-    if node.parts:
+    if node.parts is not None:
         load_parts(node.parts)
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
