@@ -206,11 +206,11 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     scaler = world.scaler
 
     # the gradient of the mean over all targets of all processes, micro-batch by micro-batch; with
-    # several processes the target count stays a tensor: reading it would wait for the GPU
-    count = world.sum(batch.count)[0] if world.size > 1 else batch.count
+    # several processes their number stays a tensor: reading it would wait for the GPU
+    n_targets = world.sum(batch.count)[0] if world.size > 1 else batch.count
     rows = state.micro_batch_size
     if run.loss_module.terms:  # which may be (sum, count)
-        run.loss_module.terms.count(run, micro_batches(batch, rows, world.device), count)
+        run.loss_module.terms.count(run, micro_batches(batch, rows, world.device), n_targets)
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, rows, world.device):
         # only DDP reads it: gradients are exchanged once they are accumulated
@@ -218,7 +218,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
         with world.precision.autocast():
             losses = train_module(*micro_batch)  # {name: sum over the targets}
         # DDP and FSDP average over the processes, but the sum is needed
-        loss = sum(losses.values()) * (world.size / count)
+        loss = sum(losses.values()) * (world.size / n_targets)
         scaler.scale(loss).backward()
         for name, part in losses.items():
             totals[name] = totals.get(name, 0.0) + part.detach()

@@ -25,62 +25,6 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     return to_config(compose_node(overrides))
 
 
-def compose_node(overrides: Sequence[str]) -> DictConfig:
-    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        node = hydra.compose("train", prepare_arguments(overrides))
-    load_parts(node.parts)
-    return node
-
-
-def key_of(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]
-
-
-def prepare_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line in Hydra's form: flags first, verbatim values quoted, implied settings
-    added."""
-    "".join(arguments).encode()  # refuses now what could not be written later
-    parser = get_args_parser()
-    parser.exit_on_error = False
-    parsed, unknown = parser.parse_known_intermixed_args(arguments)
-    if unknown:
-        raise ValueError(
-            f"unknown option {unknown[0]}; a setting has no dashes: {unknown[0].lstrip('-')}"
-        )
-    flags = [argument for argument in arguments if argument not in parsed.overrides]
-    return [*flags, *map(quote, parsed.overrides), *implied(parsed.overrides)]
-
-
-def quote(override: str) -> str:
-    """Quote the values of VERBATIM keys, which are taken literally, except what only Hydra can
-    mean: null, quotes, ${...}, lists."""
-    key, _, value = override.partition("=")
-    is_list = value.startswith("[") and value.endswith("]")
-    is_sweep = "," in value and not os.path.exists(os.path.expanduser(value))
-    is_hydra = value == "null" or value.startswith(("'", '"', "${"))
-    if key not in VERBATIM or is_list or is_sweep or is_hydra:
-        return override
-    return f"{key}={quoted(value)}"
-
-
-def quoted(value: object) -> str:
-    return QuotedString(str(value), Quote.single).with_quotes()
-
-
-def implied(overrides: Sequence[str]) -> list[str]:
-    """Overrides that follow from others: a length unsets the other lengths; parts= adds the
-    configs/ beside its file to the search path."""
-    values = {key_of(override): override.partition("=")[2] for override in overrides}
-    added = []
-    if any(values.get(length, "null") != "null" for length in LENGTHS):
-        added += [f"{length}=null" for length in LENGTHS if length not in values]
-    parts = values.get("parts", "null")
-    folder = None if parts == "null" else parts_configs(parts.strip("'\""))
-    if folder:
-        added.append(f"hydra.searchpath=[{quoted(folder)}]")
-    return added
-
-
 def to_config(node: DictConfig) -> Config:
     """Turn Hydra's config into a Config, and check the type and bounds of every value."""
     if missing := OmegaConf.missing_keys(node):
@@ -99,6 +43,62 @@ def to_config(node: DictConfig) -> Config:
     if train.patience is not None and config.eval.every is None:
         raise ValueError("train.patience counts evaluations and eval.every is null: set eval.every")
     return config
+
+
+def compose_node(overrides: Sequence[str]) -> DictConfig:
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        node = hydra.compose("train", prepare_arguments(overrides))
+    load_parts(node.parts)
+    return node
+
+
+def prepare_arguments(arguments: Sequence[str]) -> list[str]:
+    """A command line in Hydra's form: flags first, verbatim values quoted, implied settings
+    added."""
+    "".join(arguments).encode()  # refuses now what could not be written later
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    parsed, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        raise ValueError(
+            f"unknown option {unknown[0]}; a setting has no dashes: {unknown[0].lstrip('-')}"
+        )
+    flags = [argument for argument in arguments if argument not in parsed.overrides]
+    return [*flags, *map(quote, parsed.overrides), *implied(parsed.overrides)]
+
+
+def implied(overrides: Sequence[str]) -> list[str]:
+    """Overrides that follow from others: a length unsets the other lengths; parts= adds the
+    configs/ beside its file to the search path."""
+    values = {key_of(override): override.partition("=")[2] for override in overrides}
+    added = []
+    if any(values.get(length, "null") != "null" for length in LENGTHS):
+        added += [f"{length}=null" for length in LENGTHS if length not in values]
+    parts = values.get("parts", "null")
+    folder = None if parts == "null" else parts_configs(parts.strip("'\""))
+    if folder:
+        added.append(f"hydra.searchpath=[{quoted(folder)}]")
+    return added
+
+
+def quote(override: str) -> str:
+    """Quote the values of VERBATIM keys, which are taken literally, except what only Hydra can
+    mean: null, quotes, ${...}, lists."""
+    key, _, value = override.partition("=")
+    is_list = value.startswith("[") and value.endswith("]")
+    is_sweep = "," in value and not os.path.exists(os.path.expanduser(value))
+    is_hydra = value == "null" or value.startswith(("'", '"', "${"))
+    if key not in VERBATIM or is_list or is_sweep or is_hydra:
+        return override
+    return f"{key}={quoted(value)}"
+
+
+def quoted(value: object) -> str:
+    return QuotedString(str(value), Quote.single).with_quotes()
+
+
+def key_of(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def read_yaml(path: Path) -> Any:

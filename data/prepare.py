@@ -20,7 +20,7 @@ from rich.progress import track
 
 from configs.cli import expand_user, print, warn
 from configs.errors import DataError, errors_as
-from configs.parts import code_of
+from configs.parts import LOADED, code_of
 from data.chat import ChatTemplate, to_messages
 from data.disk import atomic_folder
 from data.loader import prefetch
@@ -52,31 +52,6 @@ class Chunk(NamedTuple):
 Job = list[tuple[Chunk, Any]]  # the ids of each text; for a chat, ids and mask, or an error
 
 
-def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Iterator[Chunk]:
-    """All text of a source, assigned to train or validation. `skipped` gets an item for each
-    document that is left out."""
-    for split, document in split_documents(source, skipped, held_out):
-        if source.input_kind != "text":
-            yield Chunk(split, list(document.chunks()), True, document.name)
-            continue
-        for text, following in pairwise(chain(rechunk(document.chunks()), [None])):
-            yield Chunk(split, [str(text)], is_last=following is None)
-
-
-def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str:
-    """What the tokens of a source depend on besides files and code; of its settings, those that are
-    not as by default."""
-    settings: dict[str, Any] = {}
-    for field in fields(source):
-        value = getattr(source, field.name)
-        if value != field.default and field.name != "document_mask":  # which affects only batches
-            settings[field.name] = value
-    settings["cache"] = None  # the cache may be moved
-    kinds = [type(source).__name__, type(trainer).__name__]
-    order = [] if source.input_kind == "text" else [ORDER]
-    return json.dumps([kinds, settings, vars(trainer), specials, *order])
-
-
 def prepare(
     source: Source,
     trainer: Trainer,
@@ -86,7 +61,7 @@ def prepare(
 ) -> Corpus:
     """The corpus of a source, from the cache or built now. held_out: what a mix holds out."""
     options = options_of(source, trainer, specials)
-    code = code_of(source) + code_of(trainer)
+    code = code_of(source) + code_of(trainer) if LOADED else ""
     content = [source.version(), options + code, *(held_out or ())]
 
     def build(draft: Path) -> None:
@@ -114,26 +89,6 @@ def cached(source: Source, content: list[Any], build: Callable[[Path], None]) ->
                 with atomic_folder(folder) as draft:
                     build(draft)
     return folder
-
-
-def with_progress(jobs: Iterable[Job], n_bytes: int) -> Iterable[Job]:
-    """The jobs, with a progress bar on a terminal. A large text, or one of unknown size, is also
-    announced by a line."""
-    if not n_bytes or n_bytes >= LARGE:
-        text = decimal(n_bytes) if n_bytes else "a text"
-        print(f"tokenizing {text} ...", file=sys.stderr)
-    console = Console(stderr=True)
-    options: Any = {"console": console, "transient": True, "disable": not console.is_terminal}
-    return track(jobs, "tokenizing", n_bytes / JOB_BYTES or None, **options)
-
-
-def texts_of(source: Source, held_out: HeldOut, include_val: bool) -> Iterator[str]:
-    """The texts that a tokenizer is trained on."""
-    if source.input_kind == "chat":
-        yield ":\n"  # in the plain template, beside the roles
-    for chunk in split_chunks(source, [], held_out):
-        if include_val or chunk.split == TRAIN:
-            yield from chunk.texts
 
 
 def tokenize(
@@ -175,6 +130,17 @@ def tokenize(
     write_index(folder, options, tokenizer, [train, validation], skipped)
 
 
+def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Iterator[Chunk]:
+    """All text of a source, assigned to train or validation. `skipped` gets an item for each
+    document that is left out."""
+    for split, document in split_documents(source, skipped, held_out):
+        if source.input_kind != "text":
+            yield Chunk(split, list(document.chunks()), True, document.name)
+            continue
+        for text, following in pairwise(chain(rechunk(document.chunks()), [None])):
+            yield Chunk(split, [str(text)], is_last=following is None)
+
+
 def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
     """Lists of chunks that are large enough for a thread."""
     job: list[Chunk] = []
@@ -206,3 +172,37 @@ def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]
                 ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
         encoded.append((chunk, ids))
     return encoded
+
+
+def texts_of(source: Source, held_out: HeldOut, include_val: bool) -> Iterator[str]:
+    """The texts that a tokenizer is trained on."""
+    if source.input_kind == "chat":
+        yield ":\n"  # in the plain template, beside the roles
+    for chunk in split_chunks(source, [], held_out):
+        if include_val or chunk.split == TRAIN:
+            yield from chunk.texts
+
+
+def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str:
+    """What the tokens of a source depend on besides files and code; of its settings, those that are
+    not as by default."""
+    settings: dict[str, Any] = {}
+    for field in fields(source):
+        value = getattr(source, field.name)
+        if value != field.default and field.name != "document_mask":  # which affects only batches
+            settings[field.name] = value
+    settings["cache"] = None  # the cache may be moved
+    kinds = [type(source).__name__, type(trainer).__name__]
+    order = [] if source.input_kind == "text" else [ORDER]
+    return json.dumps([kinds, settings, vars(trainer), specials, *order])
+
+
+def with_progress(jobs: Iterable[Job], n_bytes: int) -> Iterable[Job]:
+    """The jobs, with a progress bar on a terminal. A large text, or one of unknown size, is also
+    announced by a line."""
+    if not n_bytes or n_bytes >= LARGE:
+        text = decimal(n_bytes) if n_bytes else "a text"
+        print(f"tokenizing {text} ...", file=sys.stderr)
+    console = Console(stderr=True)
+    options: Any = {"console": console, "transient": True, "disable": not console.is_terminal}
+    return track(jobs, "tokenizing", n_bytes / JOB_BYTES or None, **options)

@@ -12,14 +12,6 @@ from model.cpu_decoding import in_float32
 from model.cuda import attention_kernels, prefers_matmuls, takes_groups
 
 
-def matmul_dtype(values: Tensor) -> torch.dtype:
-    """The dtype of matmuls of these values, which autocast may change."""
-    device = values.device.type
-    if not values.is_meta and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return values.dtype
-
-
 class Mask(NamedTuple):
     """What is added to the scores before the softmax, in its cheapest form."""
 
@@ -39,29 +31,6 @@ class Mask(NamedTuple):
         if self.bias is not None:
             scores_BHTS = scores_BHTS + self.bias.to(scores_BHTS.dtype)
         return scores_BHTS
-
-
-def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
-    """Keep scores or logits within +-cap (arxiv.org/abs/2408.00118); None: unchanged."""
-    return logits if cap is None else cap * (logits / cap).tanh()
-
-
-def attention_weights(
-    q_BHTD: Tensor,
-    k_BGSD: Tensor,
-    mask: Mask,
-    *,
-    scale: float | None = None,
-    logit_softcap: float | None = None,
-) -> Tensor:
-    """The softmax of the scores, along the keys: each row sums to one."""
-    if scale is None:
-        scale = q_BHTD.shape[-1] ** -0.5
-    queries = group_queries(q_BHTD * scale, k_BGSD)
-    scores_BHTS = ungroup_queries(queries @ k_BGSD.mT, q_BHTD)  # q k' * scale
-    scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
-    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
-    return weights_BHTS
 
 
 def attend(
@@ -92,6 +61,24 @@ def attend(
     return mixed_BHTE
 
 
+def attention_weights(
+    q_BHTD: Tensor,
+    k_BGSD: Tensor,
+    mask: Mask,
+    *,
+    scale: float | None = None,
+    logit_softcap: float | None = None,
+) -> Tensor:
+    """The softmax of the scores, along the keys: each row sums to one."""
+    if scale is None:
+        scale = q_BHTD.shape[-1] ** -0.5
+    queries = group_queries(q_BHTD * scale, k_BGSD)
+    scores_BHTS = ungroup_queries(queries @ k_BGSD.mT, q_BHTD)  # q k' * scale
+    scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
+    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
+    return weights_BHTS
+
+
 def attend_by_kernel(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None, dropout: float
 ) -> Tensor:
@@ -102,9 +89,9 @@ def attend_by_kernel(
         k = k.repeat_interleave(n_sharing, 1)
         v = v.repeat_interleave(n_sharing, 1)
 
-    missing = q.shape[-1] - v.shape[-1] if mask.causal else 0
-    if missing > 0:  # flash attention, which takes no bias, needs one width
-        v = F.pad(v, (0, missing))
+    padding = q.shape[-1] - v.shape[-1] if mask.causal else 0
+    if padding > 0:  # flash attention, which takes no bias, needs one width
+        v = F.pad(v, (0, padding))
     with attention_kernels(bias) if q.is_cuda else nullcontext():
         y = F.scaled_dot_product_attention(
             q,
@@ -116,7 +103,12 @@ def attend_by_kernel(
             scale=scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
-    return y[..., :-missing] if missing > 0 else y
+    return y[..., :-padding] if padding > 0 else y
+
+
+def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
+    """Keep scores or logits within +-cap (arxiv.org/abs/2408.00118); None: unchanged."""
+    return logits if cap is None else cap * (logits / cap).tanh()
 
 
 def group_queries(q: Tensor, kv: Tensor) -> Tensor:
@@ -133,3 +125,11 @@ def ungroup_queries(grouped: Tensor, q: Tensor) -> Tensor:
     if grouped.shape[1] == q.shape[1]:
         return grouped
     return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
+
+
+def matmul_dtype(values: Tensor) -> torch.dtype:
+    """The dtype of matmuls of these values, which autocast may change."""
+    device = values.device.type
+    if not values.is_meta and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return values.dtype

@@ -25,17 +25,6 @@ def merge(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(-2)
 
 
-class FullNorm(nn.Module):
-    """One norm over the width of all heads, as in OLMo 2 (arxiv.org/abs/2501.00656)."""
-
-    def __init__(self, norm: nn.Module):
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, heads: Tensor) -> Tensor:
-        return split(self.norm(merge(heads)), heads.shape[1])
-
-
 class Attention(nn.Module):
     """Base of all kinds of attention, which set these attributes."""
 
@@ -165,6 +154,17 @@ class MultiHeadAttention(Attention):
             k_BGSD = rotate(k_BGSD)
         v_BGSE = split(v_BSW, self.n_groups)
         return [k_BGSD, v_BGSE] if cache is None else cache.append(k_BGSD, v_BGSE)
+
+
+class FullNorm(nn.Module):
+    """One norm over the width of all heads, as in OLMo 2 (arxiv.org/abs/2501.00656)."""
+
+    def __init__(self, norm: nn.Module):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, heads: Tensor) -> Tensor:
+        return split(self.norm(merge(heads)), heads.shape[1])
 
 
 ATTENTIONS = Registry(

@@ -16,11 +16,6 @@ from model.norm import MakeNorm
 from model.position import Rotate
 
 
-class Shared(UserDict[str, Any]):
-    """What layers leave for later ones in a forward pass, such as the values of the first. (Not a
-    dict: FSDP copies any dict among a module's arguments, so what a layer adds would be lost.)"""
-
-
 class AttentionContext(NamedTuple):
     """What a layer gets besides x; made once per forward pass for all identical layers."""
 
@@ -36,11 +31,6 @@ class AttentionContext(NamedTuple):
 
 States = dict[str, State] | None  # of a layer, by the names of its parts
 SubLayer = Callable[[Tensor], Tensor]
-
-
-def asked_by(part: nn.Module) -> set[str]:
-    """Fields of AttentionContext, and "cache", that the part's forward has as parameters."""
-    return {*signature(part.forward).parameters} & {*AttentionContext._fields, "cache"}
 
 
 class Block(nn.Module):
@@ -67,9 +57,35 @@ class Block(nn.Module):
         self.cross: Any = cross
         self.ffn = ffn
         basic = {"mask", "rotate", "cache"}
-        self.asked = {"attention": basic | asked_by(attention), "ffn": asked_by(ffn)}
+        self.input_names = {"attention": basic | input_names(attention), "ffn": input_names(ffn)}
         self.make_norms(norm)
         self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
+        attend = partial(self.self_attend, context=context, states=states)
+        x = self.residual(x, attend, self.attention_norm)
+        if self.cross is not None:
+            attend = partial(self.cross_attend, context=context, states=states)
+            x = self.residual(x, attend, self.cross_norm)
+        feed = partial(self.feed_forward, context=context, states=states)
+        x = self.residual(x, feed, self.ffn_norm)
+        return x
+
+    def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        return self.attention(x, **self.inputs("attention", context, states))
+
+    def cross_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        own = states and states["cross"]
+        return self.cross(x, context.memory, mask=context.memory_mask, cache=own)
+
+    def feed_forward(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        return self.ffn(x, **self.inputs("ffn", context, states))
+
+    def inputs(self, name: str, context: AttentionContext, states: States) -> dict[str, Any]:
+        """What this part's forward takes besides x."""
+        own = states and states.get(name)
+        names = self.input_names[name]
+        return {key: own if key == "cache" else getattr(context, key) for key in names}
 
     def make_norms(self, norm: MakeNorm) -> None:
         self.attention_norm = norm()
@@ -85,35 +101,6 @@ class Block(nn.Module):
                 states[name] = part.new_cache(slots)
         return states | {"cross": MemoryCache()}
 
-    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        attend = partial(self.self_attend, context=context, states=states)
-        x = self.residual(x, attend, self.attention_norm)
-        if self.cross is not None:
-            attend = partial(self.cross_attend, context=context, states=states)
-            x = self.residual(x, attend, self.cross_norm)
-        feed = partial(self.feed_forward, context=context, states=states)
-        x = self.residual(x, feed, self.ffn_norm)
-        return x
-
-    def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        return self.attention(x, **self.told("attention", context, states))
-
-    def cross_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        own = states and states["cross"]
-        return self.cross(x, context.memory, mask=context.memory_mask, cache=own)
-
-    def feed_forward(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        return self.ffn(x, **self.told("ffn", context, states))
-
-    def told(self, name: str, context: AttentionContext, states: States) -> dict[str, Any]:
-        """The arguments that this part asks for."""
-        own = states and states.get(name)
-        return {key: own if key == "cache" else getattr(context, key) for key in self.asked[name]}
-
-
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    return [module for module in model.modules() if isinstance(module, Block)]
-
 
 class PreNormBlock(Block):
     """Sub-layers read a normalized copy of the residual stream (arxiv.org/abs/2002.04745)."""
@@ -124,3 +111,17 @@ class PreNormBlock(Block):
 
 
 BLOCKS: Registry[type[Block]] = Registry(pre=PreNormBlock)  # blocks.py has the others
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, Block)]
+
+
+def input_names(part: nn.Module) -> set[str]:
+    """Fields of AttentionContext, and "cache", that the part's forward has as parameters."""
+    return {*signature(part.forward).parameters} & {*AttentionContext._fields, "cache"}
+
+
+class Shared(UserDict[str, Any]):
+    """What layers leave for later ones in a forward pass, such as the values of the first. (Not a
+    dict: FSDP copies any dict among a module's arguments, so what a layer adds would be lost.)"""

@@ -38,18 +38,40 @@ from model.weights import (
 )
 
 
-def newest_undamaged(run: Path) -> Path | None:
-    """The newest undamaged checkpoint; None if there is none at all."""
-    checkpoints = list_checkpoints(run)
-    for checkpoint in checkpoints:
-        try:
-            verify(checkpoint)
-            return checkpoint
-        except CheckpointError as error:
-            warn(f"{error}; using the checkpoint before it")
-    if checkpoints:
-        raise CheckpointError(f"no checkpoint of {run} is undamaged")
-    return None
+class LoadedRun(NamedTuple):
+    model: nn.Module
+    tokenizer: Tokenizer
+    config: dict[str, Any]
+    step: int  # of the checkpoint
+
+
+def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> LoadedRun:
+    """Load the model and tokenizer of a run, for sampling, fine-tuning and export. merge: add
+    adapters to the weights that they adapt."""
+    run = expand_user(place)
+    config = read_config(run)
+    if config.get("parts"):
+        check_code(run, config, own_code())
+    tokenizer = read_tokenizer(run)
+    checkpoint = find(run, which)
+    node = config.get("adapt", {"kind": "none"})
+    is_adapted = node["kind"] != "none"
+    with torch.device("meta"):  # allocates no weights: they come from the files
+        model = build_model(model_config(config["model"]), tokenizer.vocab_size)
+        if is_adapted:
+            adapt(model, node)
+    tensors = dict(read_tensors(checkpoint / "model.safetensors", model_tensors(model)))
+    average = checkpoint / "ema.safetensors"
+    if average.exists():  # the weights that the run evaluated
+        tensors |= read_tensors(average, trained_parameters(model))
+    if frozen := frozen_tensors(model):
+        tensors |= read_frozen(run, config, frozen)
+    assign_weights(model, tensors)
+    if is_adapted and merge:
+        merge_adapters(model)
+    # the generation settings of an imported model, with the names of transformers
+    config["generation"] = json.loads(tokenizer.files.get("generation_config.json", "{}"))
+    return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))
 
 
 def find(run: Path, which: str) -> Path:
@@ -65,6 +87,20 @@ def find(run: Path, which: str) -> Path:
         raise CheckpointError(f"{run} has no checkpoint {which!r}; its steps are: {known}")
     verify(checkpoint)
     return checkpoint
+
+
+def newest_undamaged(run: Path) -> Path | None:
+    """The newest undamaged checkpoint; None if there is none at all."""
+    checkpoints = list_checkpoints(run)
+    for checkpoint in checkpoints:
+        try:
+            verify(checkpoint)
+            return checkpoint
+        except CheckpointError as error:
+            warn(f"{error}; using the checkpoint before it")
+    if checkpoints:
+        raise CheckpointError(f"no checkpoint of {run} is undamaged")
+    return None
 
 
 def verify(checkpoint: Path) -> None:
@@ -142,39 +178,3 @@ def read_frozen(
     """Like read_tensors, for the weights that are in no checkpoint."""
     verify_file(run / FROZEN, config.get("frozen"))
     return read_tensors(run / FROZEN, expected)
-
-
-class LoadedRun(NamedTuple):
-    model: nn.Module
-    tokenizer: Tokenizer
-    config: dict[str, Any]
-    step: int  # of the checkpoint
-
-
-def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> LoadedRun:
-    """Load the model and tokenizer of a run, for sampling, fine-tuning and export. merge: add
-    adapters to the weights that they adapt."""
-    run = expand_user(place)
-    config = read_config(run)
-    if config.get("parts"):
-        check_code(run, config, own_code())
-    tokenizer = read_tokenizer(run)
-    checkpoint = find(run, which)
-    node = config.get("adapt", {"kind": "none"})
-    is_adapted = node["kind"] != "none"
-    with torch.device("meta"):  # allocates no weights: they come from the files
-        model = build_model(model_config(config["model"]), tokenizer.vocab_size)
-        if is_adapted:
-            adapt(model, node)
-    tensors = dict(read_tensors(checkpoint / "model.safetensors", model_tensors(model)))
-    average = checkpoint / "ema.safetensors"
-    if average.exists():  # the weights that the run evaluated
-        tensors |= read_tensors(average, trained_parameters(model))
-    if frozen := frozen_tensors(model):
-        tensors |= read_frozen(run, config, frozen)
-    assign_weights(model, tensors)
-    if is_adapted and merge:
-        merge_adapters(model)
-    # the generation settings of an imported model, with the names of transformers
-    config["generation"] = json.loads(tokenizer.files.get("generation_config.json", "{}"))
-    return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))

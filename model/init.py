@@ -31,20 +31,6 @@ RULES = {
 }
 
 
-def type_of(name: str, matrix: nn.Module, head: Head) -> str:
-    """The type of a matrix; "position", for positions and segments, is in no scheme."""
-    if name == "head.map":
-        return "head"
-    # a tied T5 keeps std 1: its head scales the hidden states down instead
-    if matrix.weight is head.map.weight and head.scale is None:
-        return "tied"
-    if name.endswith("embedding.table"):
-        return "embedding"
-    if isinstance(matrix, nn.Embedding):
-        return "position"
-    return "out" if name.endswith(".out") else "hidden"
-
-
 def initialize_weights(model: Any, scheme: str) -> None:
     """Draw every matrix by the scheme, and set its bias to zero. Other parameters stay as they are.
     A part with a method reset() sets its own weights last."""
@@ -74,3 +60,17 @@ def initialize_weights(model: Any, scheme: str) -> None:
             module.query.weight.data *= module.query_gain
         if hasattr(module, "reset"):
             module.reset()
+
+
+def type_of(name: str, matrix: nn.Module, head: Head) -> str:
+    """The type of a matrix; "position", for positions and segments, is in no scheme."""
+    if name == "head.map":
+        return "head"
+    # a tied T5 keeps std 1: its head scales the hidden states down instead
+    if matrix.weight is head.map.weight and head.scale is None:
+        return "tied"
+    if name.endswith("embedding.table"):
+        return "embedding"
+    if isinstance(matrix, nn.Embedding):
+        return "position"
+    return "out" if name.endswith(".out") else "hidden"

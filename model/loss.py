@@ -22,6 +22,49 @@ ALIGNMENT = 64  # pads the vocabulary: a GPU has no fast matmul for GPT-2's 50,2
 GPU_CHUNK = 4096  # small chunks leave a GPU idle, and move the gradient of the head more often
 
 
+def loss(
+    hidden: Tensor,
+    head: Head,
+    targets: Tensor,
+    count: int | None = None,
+    weights: Tensor | None = None,
+    differentiate: Callable[..., Any] | None = None,  # chunk_gradients, or compiled
+    **options: Any,  # of chunk_loss
+) -> tuple[Tensor, int]:
+    """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
+    `count` if it is known, to avoid a synchronization on a GPU; it must be exact, because only that
+    many targets are read."""
+    columns = [hidden.flatten(0, -2), targets.flatten()]
+    if weights is not None:
+        columns.append(weights.flatten())
+    is_ignored = columns[1] == IGNORE_INDEX
+    if count is None:
+        count = int((~is_ignored).sum())
+    if count < len(is_ignored):
+        # a stable sort puts the targets first, in order; nonzero() would wait for the GPU
+        positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
+        columns = [column[positions] for column in columns]
+    hidden, *labels = columns
+
+    hidden = head.features(hidden)
+    parameters = list(head.map.parameters())
+    size = GPU_CHUNK
+    if hidden.is_cpu:
+        size = min(CHUNK, 2 * hidden.shape[-1])
+        size = max(size, 2**20 // head.map.out_features)  # a million logits
+    options["logit_softcap"] = head.logit_softcap
+    if torch.is_grad_enabled():
+        compute = differentiate or chunk_gradients
+        total = ChunkedLoss.apply(compute, size, options, labels, hidden, *parameters)
+        return total, count
+
+    exact = torch.promote_types(hidden.dtype, torch.float32)
+    total = hidden.new_zeros(())
+    for rows, *chunk in chunks(size, hidden, *labels):
+        total = total + chunk_loss(F.linear(rows, *parameters).to(exact), *chunk, **options)
+    return total, count
+
+
 def chunk_loss(
     logits_NV: Tensor,
     targets_N: Tensor,
@@ -49,42 +92,51 @@ def chunk_loss(
     return total
 
 
-class CrossEntropy(torch.autograd.Function):
-    """The summed cross-entropy. It keeps only the softmax, which saves 5 % of a default step."""
+class ChunkedLoss(torch.autograd.Function):
+    """Compute the gradients of each chunk in the forward pass, while its logits exist, so that no
+    logits are stored or recomputed for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        probs_NV = logits_NV.softmax(-1)
-        index_N1 = targets_N[:, None]
-        ctx.save_for_backward(probs_NV, index_N1)
+    def forward(
+        ctx: Any,
+        differentiate: Callable[..., Any],
+        size: int,
+        options: dict[str, Any],  # of chunk_loss
+        labels: Sequence[Tensor],  # targets, and weights if any
+        hidden_NC: Tensor,
+        *parameters: Tensor,  # the weight of the head, and its bias if any
+    ) -> Tensor:
+        exact = torch.promote_types(hidden_NC.dtype, torch.float32)
+        low = matmul_dtype(hidden_NC)
+        vocab_size = len(parameters[0])
+        padding = -vocab_size % ALIGNMENT
+        aligned = [parameter.to(low) for parameter in parameters]
+        if padding:
+            aligned = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in aligned]
 
-        # probs is exp(logits - log_sum), so its largest entry gives log_sum exactly
-        log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
-        return log_sum_N.sum() - logits_NV.gather(-1, index_N1).sum()
+        total = hidden_NC.new_zeros((), dtype=exact)
+        row_gradients = []
+        is_trained = ctx.needs_input_grad[5]  # the head's weight, the sixth argument
+        gradients = [torch.zeros_like(p, dtype=exact) for p in parameters if is_trained]
+        for rows_NC, *chunk in chunks(size, hidden_NC.to(low), *labels):
+            value, row_gradient, added = differentiate(
+                rows_NC, chunk, aligned, vocab_size, is_trained, **options
+            )
+            total += value
+            row_gradients.append(row_gradient)
+            for gradient, new in zip(gradients, added, strict=True):
+                gradient += new
+
+        gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
+        ctx.save_for_backward(torch.cat(row_gradients).type_as(hidden_NC), *gradients)
+        return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None]:
-        """Softmax minus one-hot, written over the softmax: it can be read only once."""
-        probs_NV, index_N1 = ctx.saved_tensors
-        probs_NV.scatter_add_(-1, index_N1, probs_NV.new_full(index_N1.shape, -1))
-        return probs_NV if scale == 1 else probs_NV.mul_(scale), None
-
-
-def value_and_gradient(
-    function: Callable[[Tensor], Tensor], logits: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The function's value, and its gradient with respect to the logits."""
-    if torch.compiler.is_compiling():
-        # the form that torch.compile can trace; in eager mode it would import the compiler
-        gradient, value = torch.func.grad_and_value(function)(logits)
-        return value, gradient
-
-    with torch.enable_grad():
-        logits.requires_grad_()
-        value = function(logits)
-        [gradient] = torch.autograd.grad(value, logits)
-    return value.detach(), gradient
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        gradients: list[Any] = [gradient * scale for gradient in ctx.saved_tensors]
+        frozen = [None] * (len(ctx.needs_input_grad) - 4 - len(gradients))
+        return None, None, None, None, *gradients, *frozen
 
 
 def chunk_gradients(
@@ -113,9 +165,9 @@ def chunk_gradients(
 
     value, grad_NV = value_and_gradient(function, logits)
     grad = grad_NV.to(rows_NC.dtype)
-    missing = len(weight) - grad.shape[1]
-    if missing:
-        grad = F.pad(grad, [0, missing])
+    padding = len(weight) - grad.shape[1]
+    if padding:
+        grad = F.pad(grad, [0, padding])
     gradients = []
     if is_trained:
         gradients.append((grad.mT @ rows_NC)[:vocab_size])
@@ -124,95 +176,44 @@ def chunk_gradients(
     return value, grad @ weight, gradients
 
 
-def chunks(size: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """(rows, targets, weights if any) of `size` positions at a time."""
-    return zip(*(column.split(size) for column in columns), strict=True)
+def value_and_gradient(
+    function: Callable[[Tensor], Tensor], logits: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The function's value, and its gradient with respect to the logits."""
+    if torch.compiler.is_compiling():
+        # the form that torch.compile can trace; in eager mode it would import the compiler
+        gradient, value = torch.func.grad_and_value(function)(logits)
+        return value, gradient
+
+    with torch.enable_grad():
+        logits.requires_grad_()
+        value = function(logits)
+        [gradient] = torch.autograd.grad(value, logits)
+    return value.detach(), gradient
 
 
-class ChunkedLoss(torch.autograd.Function):
-    """Compute the gradients of each chunk in the forward pass, while its logits exist, so that no
-    logits are stored or recomputed for the backward pass."""
+class CrossEntropy(torch.autograd.Function):
+    """The summed cross-entropy. It keeps only the softmax, which saves 5 % of a default step."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        differentiate: Callable[..., Any],  # chunk_gradients, or compiled
-        size: int,
-        options: dict[str, Any],  # of chunk_loss
-        labels: Sequence[Tensor],  # targets, and weights if any
-        hidden_NC: Tensor,
-        *parameters: Tensor,  # the weight of the head, and its bias if any
-    ) -> Tensor:
-        exact = torch.promote_types(hidden_NC.dtype, torch.float32)
-        low = matmul_dtype(hidden_NC)
-        vocab_size = len(parameters[0])
-        missing = -vocab_size % ALIGNMENT
-        aligned = [parameter.to(low) for parameter in parameters]
-        if missing:
-            aligned = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, missing]) for p in aligned]
+    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+        probs_NV = logits_NV.softmax(-1)
+        index_N1 = targets_N[:, None]
+        ctx.save_for_backward(probs_NV, index_N1)
 
-        total = hidden_NC.new_zeros((), dtype=exact)
-        row_gradients = []
-        is_trained = ctx.needs_input_grad[5]  # the head's weight, the sixth argument
-        gradients = [torch.zeros_like(p, dtype=exact) for p in parameters if is_trained]
-        for rows_NC, *chunk in chunks(size, hidden_NC.to(low), *labels):
-            value, row_gradient, added = differentiate(
-                rows_NC, chunk, aligned, vocab_size, is_trained, **options
-            )
-            total += value
-            row_gradients.append(row_gradient)
-            for gradient, new in zip(gradients, added, strict=True):
-                gradient += new
-
-        gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
-        ctx.save_for_backward(torch.cat(row_gradients).type_as(hidden_NC), *gradients)
-        return total
+        # probs is exp(logits - log_sum), so its largest entry gives log_sum exactly
+        log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
+        return log_sum_N.sum() - logits_NV.gather(-1, index_N1).sum()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        gradients: list[Any] = [gradient * scale for gradient in ctx.saved_tensors]
-        frozen = [None] * (len(ctx.needs_input_grad) - 4 - len(gradients))
-        return None, None, None, None, *gradients, *frozen
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, None]:
+        """Softmax minus one-hot, written over the softmax: it can be read only once."""
+        probs_NV, index_N1 = ctx.saved_tensors
+        probs_NV.scatter_add_(-1, index_N1, probs_NV.new_full(index_N1.shape, -1))
+        return probs_NV if scale == 1 else probs_NV.mul_(scale), None
 
 
-def loss(
-    hidden: Tensor,
-    head: Head,
-    targets: Tensor,
-    count: int | None = None,
-    weights: Tensor | None = None,
-    differentiate: Callable[..., Any] = chunk_gradients,
-    **options: Any,  # of chunk_loss
-) -> tuple[Tensor, int]:
-    """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
-    `count` if it is known, to avoid a synchronization on a GPU; it must be exact, because only that
-    many targets are read."""
-    columns = [hidden.flatten(0, -2), targets.flatten()]
-    if weights is not None:
-        columns.append(weights.flatten())
-    is_ignored = columns[1] == IGNORE_INDEX
-    if count is None:
-        count = int((~is_ignored).sum())
-    if count < len(is_ignored):
-        # a stable sort puts the targets first, in order; nonzero() would wait for the GPU
-        positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
-        columns = [column[positions] for column in columns]
-    hidden, *labels = columns
-
-    hidden = head.features(hidden)
-    parameters = list(head.map.parameters())
-    size = GPU_CHUNK
-    if hidden.is_cpu:
-        size = min(CHUNK, 2 * hidden.shape[-1])
-        size = max(size, 2**20 // head.map.out_features)  # a million logits
-    options["logit_softcap"] = head.logit_softcap
-    if torch.is_grad_enabled():
-        total = ChunkedLoss.apply(differentiate, size, options, labels, hidden, *parameters)
-        return total, count
-
-    exact = torch.promote_types(hidden.dtype, torch.float32)
-    total = hidden.new_zeros(())
-    for rows, *chunk in chunks(size, hidden, *labels):
-        total = total + chunk_loss(F.linear(rows, *parameters).to(exact), *chunk, **options)
-    return total, count
+def chunks(size: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """(rows, targets, weights if any) of `size` positions at a time."""
+    return zip(*(column.split(size) for column in columns), strict=True)

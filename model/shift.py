@@ -1,13 +1,18 @@
-"""Token shift: sub-layers also read the token before, which attention would otherwise have to
-find."""
+"""Token shift and bigrams: each token also reads the one before, which attention would otherwise
+have to find."""
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from configs.registry import Count
+from model.attention import Attention
 from model.block import AttentionContext, PreNormBlock, States
 from model.blocks import BLOCKS
 from model.cache import Slots, State
+from model.embedding import make_table
 from model.norm import MakeNorm
 
 
@@ -44,20 +49,60 @@ class TokenShift(nn.Module):
 
 
 class ShiftBlock(PreNormBlock):
-    """Pre-norm, with a token shift after each norm."""
+    """Pre-norm, with a token shift between norm and attention."""
 
     def make_norms(self, norm: MakeNorm) -> None:
         super().make_norms(norm)
-        self.attention_shift = TokenShift(self.d_model)
-        self.ffn_shift = TokenShift(self.d_model)
+        self.shift = TokenShift(self.d_model)
 
     def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        x = self.attention_shift(x, context, states and states["attention_shift"])
+        x = self.shift(x, context, states and states["shift"])
         return super().self_attend(x, context, states)
 
-    def feed_forward(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        x = self.ffn_shift(x, context, states and states["ffn_shift"])
-        return super().feed_forward(x, context, states)
+
+class Bigram(nn.Module):
+    """A vector for each pair of neighboring tokens. Pairs are hashed into the rows of a table, which
+    are zero at first; rare pairs share rows, as in fastText (arxiv.org/abs/1607.01759)."""
+
+    def __init__(self, rows: Count, d_model: int):
+        super().__init__()
+        self.table = make_table(rows, d_model)
+
+    def reset(self) -> None:
+        nn.init.zeros_(self.table.weight)
+
+    def new_cache(self, slots: Slots) -> State:
+        return State()
+
+    def forward(self, context: Any, state: State | None) -> Tensor:
+        numbers_BT1 = context.tokens[..., None] + 1  # 0 is no token
+        ids_BT1, before_BT1 = with_previous(numbers_BT1, context, state)
+        [pair_BT] = (before_BT1 * 27_191 ^ ids_BT1 * 1_000_003).unbind(-1)
+        return self.table(pair_BT % self.table.num_embeddings)
+
+
+class BigramBlock(ShiftBlock):
+    """Token shift; the first layer also adds the vectors of pairs to its input."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        ffn: nn.Module,
+        norm: MakeNorm,
+        d_model: int,
+        rows: Count,
+        cross: Attention | None = None,
+        dropout: float = 0.0,
+        layer: int = 0,
+    ):
+        super().__init__(attention, ffn, norm, cross, dropout, layer, d_model)
+        self.bigram = Bigram(rows, d_model) if layer == 0 else None
+
+    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
+        if self.bigram is not None:
+            x = x + self.bigram(context, states and states["bigram"])
+        return super().forward(x, context, states)
 
 
 BLOCKS["shift"] = ShiftBlock
+BLOCKS["shift_bigram"] = BigramBlock

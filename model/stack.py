@@ -10,7 +10,6 @@ from configs.registry import build
 from configs.schema import ModelConfig
 from model.attend import Mask
 from model.attention import Attention
-from model.bigram import BLOCKS  # such imports name the last file that adds a kind to a dict
 from model.block import AttentionContext, Block, Shared
 from model.cache import Caches, Slots
 from model.masks import make_cross_mask, make_mask
@@ -19,23 +18,9 @@ from model.moe import FFNS
 from model.norm import norm_factory
 from model.position import Position
 from model.positions import POSITIONS
+from model.shift import BLOCKS  # such imports name the last file that adds a kind to a dict
 
 ContextOf = Callable[..., AttentionContext]  # of (position, rotate, window)
-
-
-def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | None) -> Block:
-    parts = dict(shared)
-    attention = build("model.attention", ATTENTIONS, config.attention, shared)
-    if not isinstance(attention, Attention):
-        name = type(attention).__name__
-        raise ValueError(f"{name} is no attention: let it inherit model.attention.Attention")
-    parts["attention"] = attention
-    parts["ffn"] = build("model.ffn", FFNS, config.ffn, shared)
-    if memory_width is not None:
-        widths = shared | {"memory": (memory_width, memory_width)}
-        node = config.cross_attention
-        parts["cross"] = build("model.cross_attention", ATTENTIONS, node, widths, needs="memory")
-    return build("model.block", BLOCKS, config.block, parts)
 
 
 class Stack(nn.Module):
@@ -153,3 +138,18 @@ class Stack(nn.Module):
         # count from the first visible token, so that left padding changes nothing
         first_B1 = visible.int().argmax(-1, keepdim=True)
         return q_slots - first_B1, k_slots - first_B1
+
+
+def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | None) -> Block:
+    parts = dict(shared)
+    attention = build("model.attention", ATTENTIONS, config.attention, shared)
+    if not isinstance(attention, Attention):
+        name = type(attention).__name__
+        raise ValueError(f"{name} is no attention: let it inherit model.attention.Attention")
+    parts["attention"] = attention
+    parts["ffn"] = build("model.ffn", FFNS, config.ffn, shared)
+    if memory_width is not None:
+        widths = shared | {"memory": (memory_width, memory_width)}
+        node = config.cross_attention
+        parts["cross"] = build("model.cross_attention", ATTENTIONS, node, widths, needs="memory")
+    return build("model.block", BLOCKS, config.block, parts)

@@ -36,13 +36,6 @@ FORMATS = {
 }
 
 
-def in_words(values: Mapping[str, float]) -> str:
-    """Format values for a line; those without a format, such as user metrics, have their names."""
-    words = [FORMATS[name].format(values[name]) for name in values if name in FORMATS]
-    named = [f"{name} {values[name]:.4g}" for name in values if name not in FORMATS]
-    return "  ".join(words + named[:MAX_NAMED])
-
-
 class Log:
     """The log of the main process; in the others it does nothing. On a terminal, a progress bar
     stays below all that is printed."""
@@ -143,6 +136,13 @@ class Log:
         if self.wandb:
             with suppress(Exception):  # whatever the service does, the run has ended
                 self.wandb.finish()
+
+
+def in_words(values: Mapping[str, float]) -> str:
+    """Format values for a line; those without a format, such as user metrics, have their names."""
+    words = [FORMATS[name].format(values[name]) for name in values if name in FORMATS]
+    named = [f"{name} {values[name]:.4g}" for name in values if name not in FORMATS]
+    return "  ".join(words + named[:MAX_NAMED])
 
 
 def clock(seconds: float) -> timedelta:

@@ -10,9 +10,8 @@ from torch.optim import Optimizer
 
 from configs.registry import BelowOne, NonNegative, Positive, Registry, build
 from model.attention import MultiHeadAttention
-from model.checkpoint import Tensors
 from model.embedding import Embedding
-from model.weights import trained_parameters
+from model.weights import Tensors, trained_parameters
 from training.muon import Eager, Muon
 
 

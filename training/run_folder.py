@@ -30,22 +30,6 @@ ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
 
 
-def check_name(name: str | None, resume: bool | str) -> None:
-    """Refuse an invalid name, or one that is taken."""
-    if name is None:
-        return
-    if not NAME.fullmatch(name):
-        rule = "use up to 120 letters, digits, '_', '.' and '-', and begin with neither '.' nor '-'"
-        raise ValueError(f"name is {name!r}; {rule}")
-    if not resume:
-        refuse_taken(RUNS / name)
-
-
-def refuse_taken(run: Path) -> None:
-    if (run / "config.yaml").exists() or (run / "checkpoints").exists():
-        raise ValueError(f"{run} already exists; add resume=true to continue it, or change name=")
-
-
 @contextmanager
 def open_folder(config: Config, world: World) -> Iterator[Path]:
     """The folder of a run, locked: two runs must not write to one folder. The other processes of
@@ -88,6 +72,22 @@ def make_folder(config: Config) -> Path:
         except FileExistsError:
             run = RUNS / f"{stem}_{number}"
     return run
+
+
+def check_name(name: str | None, resume: bool | str) -> None:
+    """Refuse an invalid name, or one that is taken."""
+    if name is None:
+        return
+    if not NAME.fullmatch(name):
+        rule = "use up to 120 letters, digits, '_', '.' and '-', and begin with neither '.' nor '-'"
+        raise ValueError(f"name is {name!r}; {rule}")
+    if not resume:
+        refuse_taken(RUNS / name)
+
+
+def refuse_taken(run: Path) -> None:
+    if (run / "config.yaml").exists() or (run / "checkpoints").exists():
+        raise ValueError(f"{run} already exists; add resume=true to continue it, or change name=")
 
 
 def environment(world: World) -> str:

@@ -28,6 +28,36 @@ GREEDY = Sampling()
 COLDEST = 1e-6  # lower temperatures are greedy, too, because they may overflow
 
 
+def sample_next(
+    logits_BV: Tensor,
+    seen_BV: Tensor | None,
+    uniforms: Tensor | Sequence[float],
+    sampling: Sampling,
+) -> Tensor:
+    """The next id of each row. seen_BV marks the tokens that a row already has, or is None without
+    a penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
+    if seen_BV is not None:
+        lower_BV = penalize(logits_BV, sampling.repetition_penalty)
+        logits_BV = torch.where(seen_BV, lower_BV, logits_BV)
+
+    if sampling.temperature < COLDEST:
+        return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
+
+    filtered_BV = filter_logits(logits_BV / sampling.temperature, sampling)
+    probs_BV = filtered_BV.softmax(-1)
+
+    # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64
+    device = "cpu" if probs_BV.device.type == "mps" else probs_BV.device
+    cdf_BV = probs_BV.to(device, torch.float64).cumsum(-1)
+    uniforms_B1 = torch.as_tensor(uniforms, dtype=torch.float64, device=device)[:, None]
+    targets_B1 = uniforms_B1 * cdf_BV[:, -1:]
+
+    drawn_B1 = torch.searchsorted(cdf_BV, targets_B1, right=True)
+    last = cdf_BV.shape[-1] - 1  # with NaN, an id beyond it is drawn
+    drawn_B = drawn_B1[:, 0].clamp(max=last)
+    return drawn_B.to(logits_BV.device)
+
+
 def penalize(logits: Tensor, penalty: float) -> Tensor:
     """Divide positive logits and multiply negative ones, so that both fall."""
     return torch.where(logits > 0, logits / penalty, logits * penalty)
@@ -59,33 +89,3 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
 def uniform(seed: int, row_id: int, step: int) -> float:
     """A number in [0, 1) that depends only on the arguments."""
     return random.Random(f"{seed} {row_id} {step}").random()
-
-
-def sample_next(
-    logits_BV: Tensor,
-    seen_BV: Tensor | None,
-    uniforms: Tensor | Sequence[float],
-    sampling: Sampling,
-) -> Tensor:
-    """The next id of each row. seen_BV marks the tokens that a row already has, or is None without
-    a penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
-    if seen_BV is not None:
-        lower_BV = penalize(logits_BV, sampling.repetition_penalty)
-        logits_BV = torch.where(seen_BV, lower_BV, logits_BV)
-
-    if sampling.temperature < COLDEST:
-        return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
-
-    filtered_BV = filter_logits(logits_BV / sampling.temperature, sampling)
-    probs_BV = filtered_BV.softmax(-1)
-
-    # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64
-    device = "cpu" if probs_BV.device.type == "mps" else probs_BV.device
-    cdf_BV = probs_BV.to(device, torch.float64).cumsum(-1)
-    uniforms_B1 = torch.as_tensor(uniforms, dtype=torch.float64, device=device)[:, None]
-    targets_B1 = uniforms_B1 * cdf_BV[:, -1:]
-
-    drawn_B1 = torch.searchsorted(cdf_BV, targets_B1, right=True)
-    last = cdf_BV.shape[-1] - 1  # with NaN, an id beyond it is drawn
-    drawn_B = drawn_B1[:, 0].clamp(max=last)
-    return drawn_B.to(logits_BV.device)

@@ -5,12 +5,11 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from model.bigram import BLOCKS, Bigram
 from model.block import AttentionContext
 from model.cache import KVCache, Slots
 from model.feedforward import FFNS
 from model.norm import LayerNorm, RMSNorm
-from model.shift import TokenShift
+from model.shift import BLOCKS, Bigram, TokenShift
 from tests.model.helpers import assert_same, randn, randomize
 
 
