@@ -41,7 +41,7 @@ class Loader:
         chosen = permutation(positions, self.n, hash_seed("evaluation"))
         ids = self.sort(np.sort(chosen))
         for start in range(0, len(ids), self.batch_size):
-            yield self.make(ids[start : start + self.batch_size])
+            yield self.to_batch(ids[start : start + self.batch_size])
 
     def sort(self, ids: ndarray) -> ndarray:
         return ids
@@ -58,7 +58,7 @@ class Loader:
         """The tokens of each source of a mix that were seen before a step."""
         return {}
 
-    def make(self, ids: ndarray) -> Batch:
+    def to_batch(self, ids: ndarray) -> Batch:
         """Make a batch for an evaluation."""
         return self.call_objective(*self.examples(ids))
 
@@ -93,7 +93,7 @@ class TokenLoader(Loader):
         positions = step * self.batch_size + np.arange(self.batch_size)
         return self.read(self.ids(positions), self.seed, positions, step)
 
-    def make(self, ids: ndarray) -> Batch:
+    def to_batch(self, ids: ndarray) -> Batch:
         return self.read(ids, "evaluation", ids)
 
     def read(self, ids: ndarray, seed: Any, numbers: ndarray, step: int | None = None) -> Batch:
@@ -112,14 +112,14 @@ class TokenLoader(Loader):
     def widest(self) -> Batch:
         """A batch that needs the most memory. All are alike, except that an objective may make
         shorter ones at some steps; an evaluation has no step, so its batches are full."""
-        return self.make(self.ids(np.arange(self.batch_size)))
+        return self.to_batch(self.ids(np.arange(self.batch_size)))
 
     def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
         """Ends with the tokens that are left after the last example, unless there is a limit."""
         yield from super().evaluation(limit)
         is_all = limit is None or limit >= self.n
         if is_all and self.part.n_tokens - self.n * self.objective.seq_len > 1:
-            yield self.make(np.array([self.n]))
+            yield self.to_batch(np.array([self.n]))
 
 
 def prefetch(

@@ -111,7 +111,7 @@ def hold_out_of_all(sources: list[Source]) -> HeldOut:
     end is held out even if another source would hold out the whole; a val_path comes first."""
     alone = [hold_out(source) for source in sources]
     shares = [item for part in alone for item in part.train_shares.items()]
-    files = [part for source in sources for part in source.held_out()]
+    files = [part for source in sources for part in source.validation_sources()]
     in_files = [(key, 0.0) for part in files for key, _ in hashed_documents(part, [])]
     shares = sorted(shares, key=itemgetter(1)) + in_files  # the last one counts
     return HeldOut(dict(shares), max(part.fraction for part in alone))

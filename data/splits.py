@@ -36,7 +36,7 @@ def hold_out(source: Source) -> HeldOut:
     if not keys:
         reason = skipped[0] if skipped else "the files are empty"
         raise DataError(f"there is no text: {reason}")
-    if source.held_out():
+    if source.validation_sources():
         return HeldOut({}, 0.0)
 
     held_out = HeldOut({}, source.val_fraction)
@@ -51,7 +51,7 @@ def split_documents(
     source: Source, skipped: list[str], held_out: HeldOut
 ) -> Iterator[tuple[str, Document]]:
     """Yield each document with its split. `skipped` gets an item for each that is left out."""
-    parts = source.held_out()
+    parts = source.validation_sources()
     for key, document in hashed_documents(source, skipped):
         pieces = cut(document, held_out.train_share(key))
         yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)

@@ -35,7 +35,7 @@ SubLayer = Callable[[Tensor], Tensor]
 
 class Block(nn.Module):
     """Self-attention, cross-attention if there is a memory, feed-forward. `residual` adds what a
-    sub-layer computes to the residual stream."""
+    sub-layer computes to the residual stream: x + f(norm(x)) in the class below."""
 
     needs_final_norm = True  # the residual stream leaves the last block unnormalized
     residual: Callable[[Tensor, SubLayer, nn.Module], Tensor]
@@ -57,7 +57,7 @@ class Block(nn.Module):
         self.cross: Any = cross
         self.ffn = ffn
         basic = {"mask", "rotate", "cache"}
-        self.input_names = {"attention": basic | input_names(attention), "ffn": input_names(ffn)}
+        self.reads = {"attention": basic | fields_read_by(attention), "ffn": fields_read_by(ffn)}
         self.make_norms(norm)
         self.drop = nn.Dropout(dropout)
 
@@ -72,19 +72,19 @@ class Block(nn.Module):
         return x
 
     def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        return self.attention(x, **self.inputs("attention", context, states))
+        return self.attention(x, **self.arguments_of("attention", context, states))
 
     def cross_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
         own = states and states["cross"]
         return self.cross(x, context.memory, mask=context.memory_mask, cache=own)
 
     def feed_forward(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        return self.ffn(x, **self.inputs("ffn", context, states))
+        return self.ffn(x, **self.arguments_of("ffn", context, states))
 
-    def inputs(self, name: str, context: AttentionContext, states: States) -> dict[str, Any]:
+    def arguments_of(self, name: str, context: AttentionContext, states: States) -> dict[str, Any]:
         """What this part's forward takes besides x."""
         own = states and states.get(name)
-        names = self.input_names[name]
+        names = self.reads[name]
         return {key: own if key == "cache" else getattr(context, key) for key in names}
 
     def make_norms(self, norm: MakeNorm) -> None:
@@ -117,7 +117,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
-def input_names(part: nn.Module) -> set[str]:
+def fields_read_by(part: nn.Module) -> set[str]:
     """Fields of AttentionContext, and "cache", that the part's forward has as parameters."""
     return {*signature(part.forward).parameters} & {*AttentionContext._fields, "cache"}
 

@@ -50,7 +50,7 @@ class LayeredStack(Stack):
         pattern = [layer_config(config, name) for name in names]
         return [pattern[i % len(pattern)] for i in range(config.n_layers)]
 
-    def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
+    def make_positions(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
         """Build the encodings; only self.position, the model's, may add to the embeddings."""
         attentions: list[Any] = [block.attention for block in self.blocks]
         pairs = zip(self.layers, attentions, strict=True)
@@ -66,8 +66,8 @@ class LayeredStack(Stack):
 
         encodings = []
         for node, rotary_dim in distinct:
-            sizes = shared | {"rotary_dim": rotary_dim}
-            encodings.append(build("model.position", POSITIONS, node, sizes))
+            widths = sizes | {"rotary_dim": rotary_dim}
+            encodings.append(build("model.position", POSITIONS, node, widths))
         self.position, *others = encodings
         for encoding in others:
             if type(encoding).embed is not Position.embed:

@@ -30,18 +30,18 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
         # no config can set what is named here
-        shared: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
+        sizes: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
-            shared[name] = getattr(config, name)
+            sizes[name] = getattr(config, name)
 
         self.causal = causal
         self.layers = self.layer_configs(config)
         blocks = []
         for i, layer in enumerate(self.layers):
             own = {"layer": i, "norm": norm_factory(layer)}
-            blocks.append(make_block(layer, shared | own, memory_width))
+            blocks.append(make_block(layer, sizes | own, memory_width))
         self.blocks = nn.ModuleList(blocks)
-        self.make_positions(config, shared)
+        self.make_positions(config, sizes)
 
         norm = norm_factory(config)
         self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
@@ -51,9 +51,9 @@ class Stack(nn.Module):
     def layer_configs(self, config: ModelConfig) -> list[ModelConfig]:
         return [config] * config.n_layers
 
-    def make_positions(self, config: ModelConfig, shared: dict[str, Any]) -> None:
+    def make_positions(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
         attention: Any = self.blocks[0].attention
-        sizes = shared | {"rotary_dim": attention.rotary_dim}
+        sizes = sizes | {"rotary_dim": attention.rotary_dim}
         self.position = build("model.position", POSITIONS, config.position, sizes)
 
     def new_caches(self, size: int) -> Caches:
@@ -92,7 +92,8 @@ class Stack(nn.Module):
             bias = position.bias(q_pos, seen_pos)
             is_square = seen_pos.shape == q_pos.shape
             hidden_by = (window, visible, documents, bias)
-            # a single query is the newest: no key is later (`visible` hides empty slots of a cache)
+            # plain causal training returns here, without a mask; so does decoding: a single query is
+            # the newest, and no key is later (`visible` hides empty slots of a cache)
             if (is_square or n_new == 1) and all(each is None for each in hidden_by):
                 return AttentionContext(Mask(causal=self.causal and is_square), rotate, *others)
             mask = make_mask(
@@ -140,16 +141,16 @@ class Stack(nn.Module):
         return q_slots - first_B1, k_slots - first_B1
 
 
-def make_block(config: ModelConfig, shared: dict[str, Any], memory_width: int | None) -> Block:
-    parts = dict(shared)
-    attention = build("model.attention", ATTENTIONS, config.attention, shared)
+def make_block(config: ModelConfig, sizes: dict[str, Any], memory_width: int | None) -> Block:
+    parts = dict(sizes)
+    attention = build("model.attention", ATTENTIONS, config.attention, sizes)
     if not isinstance(attention, Attention):
         name = type(attention).__name__
         raise ValueError(f"{name} is no attention: let it inherit model.attention.Attention")
     parts["attention"] = attention
-    parts["ffn"] = build("model.ffn", FFNS, config.ffn, shared)
+    parts["ffn"] = build("model.ffn", FFNS, config.ffn, sizes)
     if memory_width is not None:
-        widths = shared | {"memory": (memory_width, memory_width)}
+        widths = sizes | {"memory": (memory_width, memory_width)}
         node = config.cross_attention
         parts["cross"] = build("model.cross_attention", ATTENTIONS, node, widths, needs="memory")
     return build("model.block", BLOCKS, config.block, parts)

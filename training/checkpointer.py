@@ -30,7 +30,7 @@ class Checkpointer:
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
         self.run = run
-        self.form: list[Any] = []  # of tensors(): what no step may change
+        self.unchanging: list[Any] = []  # of tensors(): what no step may change
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
         # writes since a best one failed: they are tried again
@@ -48,7 +48,7 @@ class Checkpointer:
         world.wait()  # the main process with a slow disk is not lost
         with self.run.swapped():
             tensors = self.tensors()
-            if self.form_of(tensors) != self.form:
+            if self.unchanging_of(tensors) != self.unchanging:
                 reason = "a checkpoint would not hold what a step has changed"
                 hint = "an optimizer declares all its state, as tensors, in start_state"
                 raise ValueError(f"{reason}: no frozen parameter may change, and {hint}")
@@ -76,7 +76,7 @@ class Checkpointer:
         }
         return {file: named for file, named in tensors.items() if named}
 
-    def form_of(self, tensors: dict[str, Tensors]) -> list[Any]:
+    def unchanging_of(self, tensors: dict[str, Tensors]) -> list[Any]:
         """What no step may change: the names of tensors and the options of optimizers. A custom
         optimizer that makes state in a step, or changes its options, could not be resumed."""
         groups = groups_of(self.run.optimizers)
@@ -130,7 +130,7 @@ class Checkpointer:
     def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:
         """Write what the run needs besides its checkpoints, after a check that these will fit on
         the disk. All processes call it: each has a part of a sharded tensor."""
-        self.form = self.form_of(self.tensors())
+        self.unchanging = self.unchanging_of(self.tensors())
         frozen = {} if is_resumed else self.copied(frozen_tensors(self.run.model))
         if not self.run.world.is_main:
             return

@@ -93,7 +93,8 @@ def compose_run(overrides: Sequence[str]) -> Config:
 
 
 def check_parts(config: Config) -> None:
-    """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
+    """Refuse parts that cannot be built, or a model that is too large, before any text is read; set
+    objective=auto to what the model and the data need."""
     with torch.device("meta"):
         model = build_model(config.model, 256)
     weights = sum(parameter.nbytes for parameter in model.parameters())

@@ -55,13 +55,13 @@ class Files(Source):
 
     def files(self) -> list[Path]:
         found = find_files(self.path, self.cache)
-        for part in self.held_out():
+        for part in self.validation_sources():
             held_out = set(map(Path.resolve, part.files()))
             # if all are held out, they are for both splits
             found = [path for path in found if path.resolve() not in held_out] or found
         return found
 
-    def held_out(self) -> list[Source]:
+    def validation_sources(self) -> list[Source]:
         return [replace(self, path=self.val_path, val_path=None)] if self.val_path else []
 
 

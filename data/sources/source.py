@@ -43,7 +43,7 @@ class Source:
     def files(self) -> list[Path]:
         return []
 
-    def held_out(self) -> "list[Source]":
+    def validation_sources(self) -> "list[Source]":
         """The source of the validation documents, if they have files of their own."""
         return []
 
@@ -53,7 +53,7 @@ class Source:
     def version(self) -> list[tuple[str, int, int]]:
         """The (name, size, time) of each file."""
         files = []
-        for part in (self, *self.held_out()):
+        for part in (self, *self.validation_sources()):
             for path in part.files():
                 stat = path.stat()
                 files.append((os.path.abspath(path), stat.st_size, stat.st_mtime_ns))

@@ -8,7 +8,7 @@ from model.embedding import Head
 from model.loss import CHUNK, IGNORE_INDEX, loss
 from tests.model.helpers import Calls
 
-VOCABULARY = 2**20 // CHUNK  # no smaller, so that the chunks are of CHUNK positions
+VOCABULARY = 2**20 // CHUNK + 1  # is padded; no smaller, so that the chunks are of CHUNK positions
 ALL_OPTIONS = {"bias": True, "logit_softcap": 3.0, "mlm_transform": "gelu"}
 EXTRA = {"label_smoothing": 0.1, "z_loss": 0.01}
 
@@ -40,10 +40,12 @@ def assert_same(total, expected, inputs):
     torch.testing.assert_close(gradients, expected_gradients, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("aligned", [(), ("cpu",)])  # the second as on a GPU
 @pytest.mark.parametrize("extra", [{}, EXTRA], ids=str)
-@pytest.mark.parametrize("options", [{}, ALL_OPTIONS], ids=str)
+@pytest.mark.parametrize("options", [{}, {"bias": True}, ALL_OPTIONS], ids=str)
 @pytest.mark.parametrize(("rows", "keep"), [(50, 1.0), (50, 0.0), (5 * CHUNK, 0.15)])
-def test_sum_and_gradients(rows, keep, options, extra):
+def test_sum_and_gradients(rows, keep, options, extra, aligned, monkeypatch):
+    monkeypatch.setattr("model.loss.ALIGNED", aligned)
     hidden, head, targets = case(rows, keep, **options)
     expected = reference(hidden, head, targets, **extra)
     total, count = loss(hidden, head, targets, **extra)
