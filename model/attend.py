@@ -43,8 +43,8 @@ def attend(
     logit_softcap: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(q k' * scale + mask) v, with dropout on the weights: the last four lines. What stands
-    before them is faster in some cases, and gives the same result."""
+    """softmax(q k' * scale + mask) v, with dropout on the weights, as the end of this function
+    computes it. What stands before is faster in some cases, and gives the same result."""
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD):
         return in_float32(attend, q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)

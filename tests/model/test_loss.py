@@ -40,12 +40,12 @@ def assert_same(total, expected, inputs):
     torch.testing.assert_close(gradients, expected_gradients, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("aligned", [(), ("cpu",)])  # the second as on a GPU
+@pytest.mark.parametrize("unsliced", [(), ("cpu",)])  # the second as on a GPU
 @pytest.mark.parametrize("extra", [{}, EXTRA], ids=str)
 @pytest.mark.parametrize("options", [{}, {"bias": True}, ALL_OPTIONS], ids=str)
 @pytest.mark.parametrize(("rows", "keep"), [(50, 1.0), (50, 0.0), (5 * CHUNK, 0.15)])
-def test_sum_and_gradients(rows, keep, options, extra, aligned, monkeypatch):
-    monkeypatch.setattr("model.loss.ALIGNED", aligned)
+def test_sum_and_gradients(rows, keep, options, extra, unsliced, monkeypatch):
+    monkeypatch.setattr("model.loss.UNSLICED", unsliced)
     hidden, head, targets = case(rows, keep, **options)
     expected = reference(hidden, head, targets, **extra)
     total, count = loss(hidden, head, targets, **extra)
