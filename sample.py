@@ -6,7 +6,7 @@ python sample.py --prompt "def "
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +14,14 @@ from typing import Any
 
 from configs.cli import escape, print, run_command
 from configs.parts import load_parts
-from data.chat import ChatTemplate, Messages
 from data.objectives import OBJECTIVES, Objective
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import LoadedRun, load_run
 from model.generate.beams import beam_search
+from model.generate.conversation import Conversation, with_answer
 from model.generate.decode import generator_of
 from model.generate.encoder import filled, vectors
-from model.generate.logits_processor import NO_RULES, LogitsProcessor
+from model.generate.logits_processor import LogitsProcessor, generation_rules
 from model.generate.options import choose_sampling, parse_options, read_texts
 from model.generate.prompt import encode_prompt
 from model.generate.stream import TextStream
@@ -42,112 +42,94 @@ class Row:
     stream: TextStream
     shown: str = ""
 
-    def conversation(self) -> Messages:
-        return [*self.prompt, {"role": "assistant", "content": self.stream.text}]
+
+def open_run(options: Namespace) -> LoadedRun:
+    """The run, with its model ready for inference."""
+    if options.parts:
+        load_parts(options.parts)
+    folder = options.run or newest_run()
+    if (folder / "config.yaml").exists():
+        run = load_run(folder, options.checkpoint)
+    else:
+        from model.pretrained import load_pretrained
+
+        run = load_pretrained(str(folder), options.checkpoint)
+
+    precision = choose_precision(choose_device(options.device), options.precision)
+    prepare(run.model.to(precision.device, precision.dtype))
+    dtype = str(precision.dtype).removeprefix("torch.")
+    where = f"{dtype} on {precision.device}, {precision.reason}"
+    print(f"{folder}, step {run.step}: {where}", file=sys.stderr)
+    return run
 
 
 class Sampler:
+    """A run, and what the options ask of it."""
+
     def __init__(self, options: Namespace) -> None:
-        if options.parts:
-            load_parts(options.parts)
-        folder = options.run or newest_run()
-        if (folder / "config.yaml").exists():
-            run = load_run(folder, options.checkpoint)
-        else:
-            from model.pretrained import load_pretrained
-
-            run = load_pretrained(str(folder), options.checkpoint)
-
-        precision = choose_precision(choose_device(options.device), options.precision)
-        prepare(run.model.to(precision.device, precision.dtype))
-        dtype = str(precision.dtype).removeprefix("torch.")
-        where = f"{dtype} on {precision.device}, {precision.reason}"
-        print(f"{folder}, step {run.step}: {where}", file=sys.stderr)
-
         self.options = options
-        self.model: Any = run.model
-        self.tokenizer = run.tokenizer
+        self.run = open_run(options)
+        self.model: Any = self.run.model
+        self.tokenizer = self.run.tokenizer
 
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
-        kind = str(run.model.kind)
-        objective = OBJECTIVES.get(run.config["objective"]["kind"], Objective)  # imported: auto
+        config = self.run.config
+        objective = OBJECTIVES.get(config["objective"]["kind"], Objective)  # imported: auto
+        kind = str(self.model.kind)
         continues = kind == "decoder" and objective.input_kind != "pairs"
-        self.sampling = choose_sampling(options, kind, continues)
         self.continues = continues and not options.chat
+        self.sampling = choose_sampling(options, kind, continues)
+        rules = self.tokenizer.files.get("generation_config.json")  # of an imported model
+        self.rules = generation_rules(rules, options) if rules else {}
 
-        is_imported = run.config.get("code") is None  # a run trained here has the code's hash
-        has_head = run.config["model"]["head"].get("mlm_transform") is not None
-        self.is_headless = is_imported and not has_head
-
-        specials = run.tokenizer.specials
-        before, after = run.tokenizer.template
+        # how a prompt becomes ids; those of an empty one, and if there are none, it has no output
+        before, after = self.tokenizer.template
         if continues:
             after = []  # it would end the text
         elif kind == "decoder":
-            after = [run.tokenizer.start]  # starts a target
-        self.encode_text = partial(
+            after = [self.tokenizer.start]  # starts a target
+        self.empty = before or [self.tokenizer.specials["end"]] if continues else []
+        self.to_ids: Callable[[Any], list[int]] = partial(
             encode_prompt,
-            tokenizer=run.tokenizer,
-            context_length=run.config["model"]["context_length"],
+            tokenizer=self.tokenizer,
+            context_length=config["model"]["context_length"],
             slide=options.slide,
             template=[before, after],
             around=objective.prompt,
             special=options.special,
         )
-        # the ids of an empty prompt; if there are none, it has no output
-        self.empty: list[int] = []
+        if options.chat:
+            self.chat = Conversation(self, is_trained=objective.input_kind == "chat")
+            self.to_ids = self.chat.encode
+
+        # what completes a row
+        self.complete = self.generate
         if options.embed:
             self.empty = before + after
-        elif continues:
-            self.empty = before or [specials["end"]]
-        self.rules = generation_rules(run, options)
-
-        self.chat = ChatTemplate(run.tokenizer) if options.chat else None
-        self.system = [{"role": "system", "content": text} for text in options.system]
-        self.messages = self.system  # the conversation so far
-        if self.chat and not self.chat.is_own and objective.input_kind != "chat":
-            raise ValueError("--chat needs a run of data=chat, or an import with a chat template")
-
-    def reply(self, text: str) -> None:
-        """Print an answer. If it is interrupted, the conversation keeps what was printed."""
-        turn = {"role": "user", "content": text}
-        row = self.encode([*self.messages, turn])
-        context = self.model.context_length
-        n_new = min(self.options.max_new_tokens, context // 2)  # there should be room for these
-        is_full = len(row.ids) + n_new > context
-
-        if is_full and self.messages != self.system:
-            row = self.encode([*self.system, turn])
-            if len(row.ids) < context:
-                print("the context is full: earlier turns are forgotten", file=sys.stderr)
-
-        try:
-            self.write([row])
-        except KeyboardInterrupt:
-            print()
-        self.messages = row.conversation()
+            self.complete = partial(vectors, self)
+        elif kind == "encoder":
+            self.complete = partial(filled, self)
 
     def answer(self, texts: list[Any]) -> None:
-        numbers = range(self.options.n)
-        self.write([self.encode(text, number) for text in texts for number in numbers])
-
-    def write(self, rows: list[Row]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
         options = self.options
+        rows = [self.encode(text, number) for text in texts for number in range(options.n)]
         if options.score:
             from model.generate.score import print_scores
 
-            return print_scores(self, rows)
-        complete = self.generate
-        if self.model.kind == "encoder":
-            complete = partial(vectors if options.embed else filled, self)
+            print_scores(self, rows)
+        else:
+            self.write(rows)
+
+    def write(self, rows: list[Row]) -> None:
+        options = self.options
         streaming = len(rows) == 1 and not options.json and not options.no_stream
         size = MAX_BATCH if options.beams is None else 1
 
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
             todo = [row for row in batch if row.ids]
-            pieces = complete(todo) if todo else ()
+            pieces = self.complete(todo) if todo else ()
             for row, piece in pieces:
                 row.shown += piece
                 if streaming:
@@ -165,13 +147,7 @@ class Sampler:
 
     def encode(self, prompt: Any, sample_id: int = 0) -> Row:
         options = self.options
-        if not self.chat:
-            ids = self.encode_text(prompt) or self.empty
-        elif prompt[-1]["role"] == "assistant":
-            raise ValueError(f"the last message is the assistant's: {prompt[-1]['content']!r:.60}")
-        else:
-            ids = self.chat.encode_prompt(prompt)
-
+        ids = self.to_ids(prompt) or self.empty
         if not ids and (options.embed or options.attention_map or options.explain):
             raise ValueError("the text is empty")
         stream = TextStream(self.tokenizer, options.stop, ids if self.continues else ())
@@ -224,15 +200,6 @@ class Sampler:
             write_page(options.explain, self.model, self.tokenizer, inputs, row.stream.ids)
 
 
-def generation_rules(run: LoadedRun, options: Namespace) -> dict[str, Any]:
-    """The rules of an imported model, except those that the command line overrides."""
-    found = run.config["generation"]
-    rules = {name: found[name] for name in NO_RULES if found.get(name) is not None}
-    if options.repetition_penalty is not None:
-        rules.pop("repetition_penalty", None)
-    return NO_RULES | rules if rules else {}
-
-
 def show(text: str) -> None:
     """Print the text unchanged, except that control characters are escaped on a terminal."""
     if sys.stdout.isatty():
@@ -244,7 +211,7 @@ def show(text: str) -> None:
 def as_json(row: Row) -> str:
     fields = {"prompt": row.prompt}
     if isinstance(row.prompt, list):
-        fields = {"messages": row.conversation()}
+        fields = {"messages": with_answer(row)}
     for name in ("text", "ids", "logprobs", "finish_reason"):
         fields[name] = getattr(row.stream, name)
     return json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n"
@@ -258,10 +225,10 @@ def interact(sampler: Sampler) -> None:
         while True:
             try:
                 prompt = input("> " if sys.stdin.isatty() else "")
-                if not sampler.chat:
+                if not sampler.options.chat:
                     sampler.answer([prompt])
                 elif prompt.strip():
-                    sampler.reply(prompt)
+                    sampler.chat.reply(prompt)
             except ValueError as error:
                 print(f"error: {error}", file=sys.stderr)
             except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """Describe: which values an annotation allows, in words."""
 
+from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -24,6 +25,8 @@ def range_of(bounds: Any) -> str:
 
 def describe(annotation: Any) -> str:
     base, inner = get_origin(annotation), get_args(annotation)
+    if is_dataclass(annotation):
+        return "its settings one by one: " + ", ".join(field.name for field in fields(annotation))
     if base is Annotated:
         plain, bounds = inner
         return f"{describe(plain)} {range_of(bounds)}"

@@ -4,7 +4,7 @@ annotations."""
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -70,12 +70,7 @@ def check_value(name: str, value: Any, annotation: Any) -> Any:
         return value
     if isinstance(value, float) and value.is_integer() and matches(int(value), annotation):
         return int(value)
-    if is_dataclass(annotation):
-        settings = ", ".join(f"{name}.{field.name}" for field in fields(annotation))
-        expected = f"its settings one by one: {settings}"
-    else:
-        expected = describe(annotation)
-    raise ValueError(f"{name} is {value!r:.60}; expected {expected}")
+    raise ValueError(f"{name} is {value!r:.60}; expected {describe(annotation)}")
 
 
 def from_dict(schema: type[Schema], values: dict[str, Any], path: str = "") -> Schema:

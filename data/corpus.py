@@ -27,35 +27,34 @@ class Loaders(NamedTuple):
     validation: TokenLoader | PairLoader
 
 
-def build_data(config: Config) -> tuple[Source, Objective]:
-    """The source and the objective of a config; no text is read. objective=auto in the config is
-    replaced by the objective chosen."""
+def build_data(config: Config) -> tuple[Source, Objective, dict[str, Any]]:
+    """Returns (source, objective, the settings of the objective, which replace objective=auto); no
+    text is read."""
     source = build("data", SOURCES, config.data, {})
-    model = config.model
-    architecture = model.kind
-    if config.objective.get("kind") == "auto":
-        config.objective = choose_objective(source.input_kind, architecture)
+    architecture = config.model.kind
+    node = config.objective
+    if node.get("kind") == "auto":
+        node = choose_objective(source.input_kind, architecture)
 
     shared = {
-        "context_length": model.context_length,
+        "context_length": config.model.context_length,
         "architecture": architecture,
         "document_mask": source.document_mask,
     }
-    objective = build("objective", OBJECTIVES, config.objective, shared)
+    objective = build("objective", OBJECTIVES, node, shared)
 
     fits_model = architecture in objective.architectures
     if not fits_model or objective.input_kind != source.input_kind:
         needed = " or ".join(objective.architectures)
         raise ValueError(
-            f"objective={config.objective['kind']} needs {objective.input_kind} and a model whose "
+            f"objective={node['kind']} needs {objective.input_kind} and a model whose "
             f"kind is {needed}; data={config.data['kind']} gives {source.input_kind}, and this model "
             f"is of the kind {architecture}; for text, objective=auto works with every model"
         )
 
     if source.document_mask and not hasattr(objective, "document_mask"):
-        chosen = f"this is objective={config.objective['kind']}"
-        raise ValueError(f"data.document_mask=true is for objective=next_token; {chosen}")
-    return source, objective
+        raise ValueError(f"data.document_mask=true is for next_token, not for {node['kind']}")
+    return source, objective, node
 
 
 def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
 
 def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     """The loaders of a config; `tokenizer` is that of a pretrained model."""
-    source, objective = build_data(config)
+    source, objective, _ = build_data(config)
 
     if tokenizer:
         known = {*tokenizer.specials, *REPLACEABLE}

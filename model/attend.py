@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.cpu import float32_wins, prefer_math_kernel
-from model.cpu_decoding import in_float32
+from model.cpu import float32_wins, in_float32, prefer_math_kernel
 from model.cuda import attention_kernels, prefers_matmuls, takes_groups
 
 
@@ -46,8 +45,8 @@ def attend(
     """softmax(q k' * scale + mask) v, with dropout on the weights, as the end of this function
     computes it. What stands before is faster in some cases, and gives the same result."""
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
-    if float32_wins(q_BHTD):
-        return in_float32(attend, q_BHTD, k_BGSD, v_BGSE, mask, dropout=dropout, **options)
+    if float32_wins(q_BHTD, k_BGSD):
+        return in_float32(attend, q_BHTD, k_BGSD, v_BGSE, mask=mask, dropout=dropout, **options)
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls(q_BHTD, mask.bias)
     else:

@@ -58,8 +58,10 @@ class Attention(nn.Module):
 class MultiHeadAttention(Attention):
     """Multi-head attention (arxiv.org/abs/1706.03762), in which groups of `queries_per_kv` query
     heads (None: all) share one key/value head (arxiv.org/abs/2305.13245). All widths are
-    independent: d_model of x, `memory` (input widths of the key and value projections, for
-    cross-attention), and per head head_dim (queries and keys) and v_head_dim (values)."""
+    independent: d_model of x; in cross-attention, `memory` (widths of the inputs of keys and
+    values, of which they read the first kdim and the last vdim channels, as in
+    arxiv.org/abs/1702.04521; None: all); and per head head_dim (queries and keys) and v_head_dim
+    (values)."""
 
     def __init__(
         self,
@@ -67,6 +69,8 @@ class MultiHeadAttention(Attention):
         n_heads: int,
         memory: tuple[int, int] | None = None,
         queries_per_kv: Count | None = 1,
+        kdim: Count | None = None,
+        vdim: Count | None = None,
         head_dim: Count | None = None,
         v_head_dim: Count | None = None,
         bias: bool = False,
@@ -83,6 +87,9 @@ class MultiHeadAttention(Attention):
             raise ValueError("sliding_window does not apply to cross-attention: leave it null")
         if head_dim is None and d_model % n_heads:
             raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
+        if max(kdim or 0, vdim or 0) > min(memory or [0]):
+            limit = "for cross-attention, and at most as wide as its memory"
+            raise ValueError(f"kdim ({kdim}) and vdim ({vdim}) are {limit}")
         queries_per_kv = queries_per_kv or n_heads
         if n_heads % queries_per_kv:
             raise ValueError(
@@ -100,10 +107,12 @@ class MultiHeadAttention(Attention):
         self.sliding_window = sliding_window
         self.dropout = dropout
 
-        key_width, value_width = memory or (d_model, d_model)
+        widths = memory or (d_model, d_model)
+        self.key_width = kdim or widths[0]
+        self.value_width = vdim or widths[1]
         self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=bias)
-        self.key = nn.Linear(key_width, self.n_groups * self.head_dim, bias=bias)
-        self.value = nn.Linear(value_width, self.n_groups * self.v_head_dim, bias=bias)
+        self.key = nn.Linear(self.key_width, self.n_groups * self.head_dim, bias=bias)
+        self.value = nn.Linear(self.value_width, self.n_groups * self.v_head_dim, bias=bias)
         # normalized queries and keys keep the softmax from saturating (arxiv.org/abs/2302.05442)
         head_norm: MakeNorm = norm if qk_norm == "head" else nn.Identity
         self.query_norm = head_norm(self.head_dim)
@@ -136,8 +145,9 @@ class MultiHeadAttention(Attention):
         if keys is None:
             k_BGSD, v_BGSE = self.keys_and_values(k_BTW, v_BTW, rotate, cache)
         elif cache is None or not cache.buffers:
-            k_BSW = self.key(keys)
-            v_BSW = self.value(keys if values is None else values)
+            values = keys if values is None else values
+            k_BSW = self.key(keys[..., : self.key_width])
+            v_BSW = self.value(values[..., -self.value_width :])
             k_BGSD, v_BGSE = self.keys_and_values(k_BSW, v_BSW, rotate, cache=None)
             if cache is not None:  # keys and values of a memory are computed once
                 cache.write(k_BGSD, v_BGSE)

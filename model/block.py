@@ -19,7 +19,7 @@ from model.position import Rotate
 class AttentionContext(NamedTuple):
     """What a layer gets besides x; made once per forward pass for all identical layers."""
 
-    mask: Mask
+    mask: Mask = Mask()
     rotate: Rotate | None = None  # applies rotary position embeddings
     memory: Tensor | None = None  # the encoder's output
     memory_mask: Mask | None = None

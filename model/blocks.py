@@ -34,7 +34,7 @@ class Olmo2Block(Block):
         return x + self.drop(normed_BTC)
 
 
-class SandwichBlock(Block):
+class SandwichBlock(PreNormBlock):
     """Pre-norm, with another norm on each sub-layer's output (arxiv.org/abs/2105.13290)."""
 
     def make_norms(self, norm: MakeNorm) -> None:
@@ -43,18 +43,14 @@ class SandwichBlock(Block):
         self.ffn_added_norm = norm()
         self.cross_added_norm = nn.Identity() if self.cross is None else norm()
 
-    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        normed_BTC = self.attention_norm(x)
-        added_BTC = self.attention_added_norm(self.self_attend(normed_BTC, context, states))
-        x = x + self.drop(added_BTC)
-        if self.cross is not None:
-            normed_BTC = self.cross_norm(x)
-            added_BTC = self.cross_added_norm(self.cross_attend(normed_BTC, context, states))
-            x = x + self.drop(added_BTC)
-        normed_BTC = self.ffn_norm(x)
-        added_BTC = self.ffn_added_norm(self.feed_forward(normed_BTC, context, states))
-        x = x + self.drop(added_BTC)
-        return x
+    def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        return self.attention_added_norm(super().self_attend(x, context, states))
+
+    def cross_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        return self.cross_added_norm(super().cross_attend(x, context, states))
+
+    def feed_forward(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
+        return self.ffn_added_norm(super().feed_forward(x, context, states))
 
 
 class ParallelBlock(Block):

@@ -1,6 +1,5 @@
 """Checkpoints: finding, verifying and reading them. This executes no code from them."""
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -69,8 +68,6 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
     assign_weights(model, tensors)
     if is_adapted and merge:
         merge_adapters(model)
-    # the generation settings of an imported model, with the names of transformers
-    config["generation"] = json.loads(tokenizer.files.get("generation_config.json", "{}"))
     return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))
 
 
@@ -125,9 +122,8 @@ def read_config(run: Path, hint: str = "") -> dict[str, Any]:
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():
-            model = config["model"]
-            if model.get("prefix_lm") is False:  # an older run; the option no longer exists
-                del model["prefix_lm"]
+            if config["model"].get("prefix_lm") is False:  # an older run; the option is gone
+                del config["model"]["prefix_lm"]
             return config
     raise CheckpointError(f"{path} is damaged, or was written by another version")
 

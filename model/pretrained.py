@@ -44,11 +44,9 @@ def load_pretrained(place: str, which: str = "latest") -> LoadedRun:
     if which != "latest":
         raise CheckpointError(f"{place} is a Hugging Face folder: it has no checkpoint {which!r}")
     from model.hub.convert import load_hf
-    from model.hub.tokenizer import GENERATION, read_file
 
     model, tokenizer, config = load_hf(place)
     settings = {"model": asdict(config), "objective": {"kind": "auto"}}
-    settings["generation"] = read_file(tokenizer.files, GENERATION)
     return LoadedRun(model.eval(), tokenizer, settings, 0)
 
 

@@ -81,31 +81,35 @@ class Stack(nn.Module):
         slots = Slots(n_new) if caches is None else caches.slots
         q_slots, k_slots = slots.next(n_new, x.device)
         q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
-        memory_mask = None if memory is None else make_cross_mask(memory_visible).cast_for(x)
-        new_visible = None if visible is None else visible[:, q_slots]
-        # the fields of AttentionContext after rotate, in the same order
-        others = (memory, memory_mask, new_visible, documents, tokens, Shared())
+        common = AttentionContext(
+            memory=memory,
+            memory_mask=None if memory is None else make_cross_mask(memory_visible).cast_for(x),
+            visible=None if visible is None else visible[:, q_slots],
+            documents=documents,
+            tokens=tokens,
+            shared=Shared(),
+        )
 
         def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:
             seen = slots.seen(n_new, window)
             seen_pos = k_pos[:, seen]
             bias = position.bias(q_pos, seen_pos)
             is_square = seen_pos.shape == q_pos.shape
-            hidden_by = (window, visible, documents, bias)
-            # plain causal training returns here, without a mask; so does decoding: a single query is
-            # the newest, and no key is later (`visible` hides empty slots of a cache)
-            if (is_square or n_new == 1) and all(each is None for each in hidden_by):
-                return AttentionContext(Mask(causal=self.causal and is_square), rotate, *others)
-            mask = make_mask(
-                q_pos,
-                seen_pos,
-                causal=self.causal,
-                sliding_window=window,
-                visible=None if visible is None else visible[:, seen],
-                documents=documents,
-                bias=bias,
-            )
-            return AttentionContext(mask.cast_for(x), rotate, *others)
+            mask = Mask(causal=self.causal and is_square)
+            # plain causal training needs no other mask; nor does decoding: a single query is the
+            # newest, and no key is later (`visible` hides empty slots of a cache)
+            hides = any(each is not None for each in (window, visible, documents, bias))
+            if hides or not (is_square or n_new == 1):
+                mask = make_mask(
+                    q_pos,
+                    seen_pos,
+                    causal=self.causal,
+                    sliding_window=window,
+                    visible=None if visible is None else visible[:, seen],
+                    documents=documents,
+                    bias=bias,
+                ).cast_for(x)
+            return common._replace(mask=mask, rotate=rotate)
 
         contexts = self.contexts(x, q_pos, context_of)
         x = self.position.embed(x, q_pos)

@@ -26,13 +26,13 @@ for folder in FOLDERS:
 CORE_MODULES = """
     configs.registry configs.describe configs.schema model model.transformer model.encoders model.block model.attention model.attend model.masks
     model.cache model.position model.norm model.feedforward model.moe model.embedding model.mlm model.init
-    model.stack model.blocks model.shift model.mla model.positions model.rope_scaling model.layers model.loss model.linear model.cpu model.cpu_decoding model.cuda model.inference
+    model.stack model.blocks model.shift model.mla model.positions model.rope_scaling model.layers model.loss model.linear model.cpu model.cuda model.inference
     model.generate model.generate.decode model.generate.padding model.generate.replay model.generate.sampling model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
 USE_DATA_MODULES = """
     model.hub model.checkpoint model.save model.frozen model.pretrained
-    model.generate.prompt model.generate.marks model.generate.options model.generate.stream
+    model.generate.prompt model.generate.marks model.generate.options model.generate.stream model.generate.conversation
 """
 USE_DATA = tuple(USE_DATA_MODULES.split())
 

@@ -152,7 +152,7 @@ def test_older_folders_have_the_rules_in_config_json(imported, capsys):
         "warning: settings of generation that are ignored: num_beams 4, length_penalty 2.0;"
     )
     run = load_run(Path("again"))
-    assert rules.items() <= run.config["generation"].items()
+    assert rules.items() <= json.loads(run.tokenizer.files["generation_config.json"]).items()
     export_run(Path("again"), "latest", BACK, None)
     assert rules.items() <= read_json(BACK / "generation_config.json").items()
     edit_config(HF, forced_bos_token_id=9999)

@@ -38,6 +38,34 @@ class Checkpointer:
         self.saved = -1  # the newest step
         self.failures = 0  # in a row
 
+    def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:
+        """Write what the run needs besides its checkpoints, after a check that these will fit on
+        the disk. All processes call it: each has a part of a sharded tensor."""
+        self.unchanging = self.unchanging_of(self.tensors())
+        frozen = {} if is_resumed else self.copied(frozen_tensors(self.run.model))
+        if not self.run.world.is_main:
+            return
+        self.check_disk_space(frozen)
+        if frozen:
+            origin = origin | {"frozen": keep_frozen(self.folder, frozen)}
+        tokenizer = self.run.data.tokenizer
+        save.write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
+
+    def check_disk_space(self, frozen: Tensors) -> None:
+        """Refuse a disk without room for the checkpoints that are kept (at most ten of them), the
+        best, one being written, and the frozen weights."""
+        size = sum(t.nbytes for named in self.tensors().values() for t in named.values())
+        expected = min(self.run.config.checkpoint.keep, 10) + 2
+        existing = len(list_checkpoints(self.folder))
+        needed = size * max(1, expected - existing)
+        needed += sum(tensor.nbytes for tensor in frozen.values())
+        free = shutil.disk_usage(self.folder).free
+        if needed > free:
+            sizes = f"need {decimal(needed)} and the disk has {decimal(free)} left"
+            raise OSError(
+                f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep"
+            )
+
     def save(self, best: bool = False) -> None:
         """Save a step, once. All processes call it: each has a part of a sharded tensor."""
         state = self.run.state
@@ -126,31 +154,3 @@ class Checkpointer:
         self.save()
         self.wait(max_failures=1)
         self.run.world.wait()
-
-    def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:
-        """Write what the run needs besides its checkpoints, after a check that these will fit on
-        the disk. All processes call it: each has a part of a sharded tensor."""
-        self.unchanging = self.unchanging_of(self.tensors())
-        frozen = {} if is_resumed else self.copied(frozen_tensors(self.run.model))
-        if not self.run.world.is_main:
-            return
-        self.check_disk_space(frozen)
-        if frozen:
-            origin = origin | {"frozen": keep_frozen(self.folder, frozen)}
-        tokenizer = self.run.data.tokenizer
-        save.write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
-
-    def check_disk_space(self, frozen: Tensors) -> None:
-        """Refuse a disk without room for the checkpoints that are kept (at most ten of them), the
-        best, one being written, and the frozen weights."""
-        size = sum(t.nbytes for named in self.tensors().values() for t in named.values())
-        expected = min(self.run.config.checkpoint.keep, 10) + 2
-        existing = len(list_checkpoints(self.folder))
-        needed = size * max(1, expected - existing)
-        needed += sum(tensor.nbytes for tensor in frozen.values())
-        free = shutil.disk_usage(self.folder).free
-        if needed > free:
-            sizes = f"need {decimal(needed)} and the disk has {decimal(free)} left"
-            raise OSError(
-                f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep"
-            )

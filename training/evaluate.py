@@ -23,9 +23,10 @@ from model.generate.options import add_options
 from model.pretrained import init_run, init_settings
 from model.runs import newest_run, step_name
 from training.distributed import start
-from training.evaluation import evaluate, exact_match
+from training.evaluation import evaluate
 from training.finetune import with_model
 from training.log import in_words
+from training.predictions import exact_match
 from training.run import Run, TrainState
 from training.step import CPU_TOKENS, LossModule
 

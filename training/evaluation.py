@@ -1,23 +1,18 @@
 """The evaluation of a run: its loss on the validation set, and the accuracy of its predictions."""
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TextIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from configs.registry import Registry
 from data.batch import Batch
+from training.predictions import ACCURACIES, Accuracy
 from training.run import Run
-from training.samples import predict_masks, predict_targets
 from training.step import micro_batches
-
-Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
 
 
 def evaluate(
@@ -29,7 +24,7 @@ def evaluate(
     """Metrics over a fixed subset of `limit` validation examples, or over all of them.
     watch(batches, total) shows the progress. exact: an exact_match that replaces the accuracy of
     the objective."""
-    data, world = run.data, run.world
+    data = run.data
     split = data.validation
 
     def batches() -> Iterable[Batch]:
@@ -47,17 +42,7 @@ def evaluate(
 
     name = "val_exact_match" if exact else data.objective.accuracy
     if name:
-        accuracy = exact or ACCURACIES[name]
-        # each process has its own batches; but a forward pass with FSDP needs all processes, so
-        # there each counts all batches, and the ratio is the same
-        rank, size = (0, 1) if world.parallel == "fsdp" else world.share
-        counts = np.zeros(2)
-        with run.evaluating():
-            for batch in islice(batches(), rank, None, size):
-                counts += accuracy(run, batch)
-        correct, total = world.sum(*counts).tolist()
-        metrics[name] = correct / total
-
+        metrics[name] = ratio(run, batches(), exact or ACCURACIES[name])
     return metrics
 
 
@@ -81,30 +66,15 @@ def mean_losses(run: Run, batches: Iterable[Batch]) -> dict[str, float]:
     return {"val_loss": sum(sums.values()) / counts.total()} | means
 
 
-def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
-    predicted, targets = predict_masks(run, batch)
-    return int((predicted == targets).sum()), batch.count
-
-
-def exact_match(
-    run: Run, batch: Batch, beams: int = 0, file: TextIO | None = None
-) -> tuple[int, int]:
-    """Count the exact predictions. Each is also written to the file, as a line."""
-    tokenizer = run.data.tokenizer
-    decode = tokenizer.decode_with_specials
-    rows = predict_targets(run, batch, beams)
-    correct = 0
-    for row in rows:
-        correct += decode(row["prediction"]) == decode(row["target"])
-        if file:
-            texts = {name: tokenizer.decode(ids) for name, ids in row.items()}
-            if run.data.objective.input_kind == "chat":  # its turns end with special tokens
-                texts["source"] = decode(row["source"])
-            file.write(json.dumps(texts) + "\n")
-    return correct, len(rows)
-
-
-ACCURACIES: Registry[Accuracy] = Registry(
-    val_accuracy=masked_accuracy,
-    val_exact_match=exact_match,
-)
+def ratio(run: Run, batches: Iterable[Batch], accuracy: Accuracy) -> float:
+    """The share of predictions that are correct."""
+    # each process has its own batches; but a forward pass with FSDP needs all processes, so there
+    # each counts all batches, and the ratio is the same
+    world = run.world
+    rank, size = (0, 1) if world.parallel == "fsdp" else world.share
+    counts = np.zeros(2)
+    with run.evaluating():
+        for batch in islice(batches, rank, None, size):
+            counts += accuracy(run, batch)
+    correct, total = world.sum(*counts).tolist()
+    return correct / total

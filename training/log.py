@@ -76,7 +76,8 @@ class Log:
         values["tokens_per_second"] = (state.tokens - self.last_tokens) / passed
         if self.ideal_seconds:
             values["mfu"] = self.ideal_seconds * (state.step - self.last_step) / passed
-        self.record(values, f"ETA {clock(left)}")
+        eta = timedelta(seconds=round(min(left, 1e9)))  # printed as 0:01:02
+        self.record(values, f"ETA {eta}")
 
     def evaluation(self, metrics: dict[str, float], full: bool = False) -> None:
         seen = self.run.data.train.tokens_seen(self.state.step)
@@ -143,11 +144,6 @@ def in_words(values: Mapping[str, float]) -> str:
     words = [FORMATS[name].format(values[name]) for name in values if name in FORMATS]
     named = [f"{name} {values[name]:.4g}" for name in values if name not in FORMATS]
     return "  ".join(words + named[:MAX_NAMED])
-
-
-def clock(seconds: float) -> timedelta:
-    """A duration, printed as 0:01:02."""
-    return timedelta(seconds=round(min(seconds, 1e9)))
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,11 +1,14 @@
-"""What a model predicts for validation examples: targets, and masked tokens."""
+"""What a model predicts for validation examples: targets, and masked tokens; and its accuracy."""
 
+import json
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from torch import Tensor
 
+from configs.registry import Registry
 from configs.schema import IGNORE_INDEX
 from data.batch import Batch
 from data.tokenizers.tokenizer import Tokenizer
@@ -77,3 +80,35 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Row
     # a step has an id for every row, None for a row that has ended
     rows = zip(*steps, strict=True)
     return [[i for i in row if i is not None] for row in rows]
+
+
+Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
+
+
+def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
+    predicted, targets = predict_masks(run, batch)
+    return int((predicted == targets).sum()), batch.count
+
+
+def exact_match(
+    run: Run, batch: Batch, beams: int = 0, file: TextIO | None = None
+) -> tuple[int, int]:
+    """Count the exact predictions. Each is also written to the file, as a line."""
+    tokenizer = run.data.tokenizer
+    decode = tokenizer.decode_with_specials
+    rows = predict_targets(run, batch, beams)
+    correct = 0
+    for row in rows:
+        correct += decode(row["prediction"]) == decode(row["target"])
+        if file:
+            texts = {name: tokenizer.decode(ids) for name, ids in row.items()}
+            if run.data.objective.input_kind == "chat":  # its turns end with special tokens
+                texts["source"] = decode(row["source"])
+            file.write(json.dumps(texts) + "\n")
+    return correct, len(rows)
+
+
+ACCURACIES: Registry[Accuracy] = Registry(
+    val_accuracy=masked_accuracy,
+    val_exact_match=exact_match,
+)

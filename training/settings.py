@@ -41,10 +41,8 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         load_parts(node.parts)
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
-    choices = {}
-    for group, option in hydra.runtime.choices.items():
-        if not group.startswith("hydra/"):
-            choices[group] = option
+    options = hydra.runtime.choices
+    choices = {group: options[group] for group in options if not group.startswith("hydra/")}
     origin: dict[str, Any] = {"choices": choices, "overrides": overrides, "code": code_hashes()}
 
     name = node.name
@@ -57,21 +55,8 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         config, origin = resumed(node, name, origin)
     else:
         config, origin["choices"] = new_config(node, choices, overrides)
-    config = replace(config, name=name, resume=resume)
-    check_parts(config)
+    config = check_parts(replace(config, name=name, resume=resume))
     return config, origin
-
-
-class Sweep(Callback):
-    """The error of any run is reported here, because Hydra prints a line of its own before it raises
-    one."""
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
-        if config.hydra.mode != RunMode.MULTIRUN:
-            if job_return.status == JobStatus.FAILED:
-                raise SystemExit(report(job_return._return_value))
-        else:
-            end_of_run(config.hydra, job_return)
 
 
 def new_config(
@@ -88,27 +73,20 @@ def new_config(
 def compose_run(overrides: Sequence[str]) -> Config:
     """The config of a new run, for Python: train.train(compose_run(["model=gpt2"]))."""
     config, _ = new_config(compose_node(overrides), {}, overrides)
-    check_parts(config)
-    return config
+    return check_parts(config)
 
 
-def check_parts(config: Config) -> None:
-    """Refuse parts that cannot be built, or a model that is too large, before any text is read; set
-    objective=auto to what the model and the data need."""
+def check_parts(config: Config) -> Config:
+    """Refuse parts that cannot be built, or a model that is too large, before any text is read.
+    Returns the config with the objective that objective=auto stands for."""
     with torch.device("meta"):
         model = build_model(config.model, 256)
-    weights = sum(parameter.nbytes for parameter in model.parameters())
-    tokens = config.train.batch_size * config.model.context_length
-    batch = 3 * 8 * tokens  # three tensors of ids
-    memory = host_memory()
-    if weights + batch > memory and not config.dry_run:
-        sizes = f"the weights need {decimal(weights)}, a batch {decimal(batch)}"
-        hint = "choose a smaller size= or train.batch_size"
-        raise MemoryError(f"{sizes}, and the memory is {decimal(memory)}; {hint}")
+    if not config.dry_run:
+        check_memory(model, config)
     if config.adapt["kind"] != "none":
         adapt(model, config.adapt)
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
-    _, objective = build_data(config)  # also decides what objective=auto is
+    _, objective, node = build_data(config)
     check_state(model, objective)
     for name in config.metrics.names:
         if name not in METRICS:
@@ -118,9 +96,33 @@ def check_parts(config: Config) -> None:
     train = config.train
     is_timed = {train.steps, train.tokens, train.epochs} == {None}  # train.minutes alone ends it
     build_schedule(config.schedule, math.inf if is_timed else train.steps)
+    return replace(config, objective=node)
+
+
+def check_memory(model: Any, config: Config) -> None:
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    # a batch has three tensors of ids
+    batch = 3 * 8 * config.train.batch_size * config.model.context_length
+    memory = host_memory()
+    if weights + batch > memory:
+        sizes = f"the weights need {decimal(weights)}, a batch {decimal(batch)}"
+        hint = "choose a smaller size= or train.batch_size"
+        raise MemoryError(f"{sizes}, and the memory is {decimal(memory)}; {hint}")
 
 
 def host_memory() -> int:
     if not hasattr(os, "sysconf"):  # Windows
         return 1 << 62
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class Sweep(Callback):
+    """The error of any run is reported here, because Hydra prints a line of its own before it raises
+    one."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
+        if config.hydra.mode != RunMode.MULTIRUN:
+            if job_return.status == JobStatus.FAILED:
+                raise SystemExit(report(job_return._return_value))
+        else:
+            end_of_run(config.hydra, job_return)

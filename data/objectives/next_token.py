@@ -23,7 +23,7 @@ class Objective:
     specials: tuple[str, ...] = ("end",)
     lookahead = 0
     bits_per_byte = False  # the loss covers each token of a text once, so there is a val_bpb
-    accuracy: str | None = None  # a key of ACCURACIES in training/evaluation.py
+    accuracy: str | None = None  # a key of ACCURACIES in training/predictions.py
     # special tokens around the pieces of a prompt that [MASK] splits, for a kind of your own
     prompt: tuple[str, ...] = ()
 

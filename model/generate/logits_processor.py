@@ -1,7 +1,9 @@
 """Logits processor: the rules of an imported generation_config.json, applied as transformers
 does."""
 
+import json
 import math
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -23,6 +25,16 @@ NO_RULES: dict[str, Any] = {
     "forced_bos_token_id": None,
     "forced_eos_token_id": None,
 }
+
+
+def generation_rules(settings: str, options: Namespace) -> dict[str, Any]:
+    """The rules in a generation_config.json, except those that the command line overrides; {} if
+    there are none."""
+    found = json.loads(settings)
+    rules = {name: found[name] for name in NO_RULES if found.get(name) is not None}
+    if options.repetition_penalty is not None:
+        rules.pop("repetition_penalty", None)
+    return NO_RULES | rules if rules else {}
 
 
 @dataclass

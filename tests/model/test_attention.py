@@ -43,6 +43,11 @@ def test_all_widths_are_independent():
     expected = torch.cat(heads, -1) @ attention.out.weight.T
     assert_same(attention(x, keys, values, mask=Mask()), expected)
 
+    widths |= {"kdim": 10, "vdim": 14}
+    parts = MultiHeadAttention(24, 4, (24, 24), queries_per_kv=2, **widths).double()
+    parts.load_state_dict(attention.state_dict())
+    assert_same(parts(x, torch.cat([keys, values], -1), mask=Mask()), expected)
+
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_fused_kernel_equals_math_kernel(groups, monkeypatch):
