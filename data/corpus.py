@@ -43,8 +43,7 @@ def build_data(config: Config) -> tuple[Source, Objective, dict[str, Any]]:
     }
     objective = build("objective", OBJECTIVES, node, shared)
 
-    fits_model = architecture in objective.architectures
-    if not fits_model or objective.input_kind != source.input_kind:
+    if architecture not in objective.architectures or objective.input_kind != source.input_kind:
         needed = " or ".join(objective.architectures)
         raise ValueError(
             f"objective={node['kind']} needs {objective.input_kind} and a model whose "
