@@ -74,7 +74,7 @@ class Sampler:
 
         # a decoder continues a text, unless it was trained on pairs: then it generates a target
         config = self.run.config
-        objective = OBJECTIVES.get(config["objective"]["kind"], Objective)  # imported: auto
+        objective = OBJECTIVES.get(config["objective"]["kind"], Objective)  # auto, if imported
         kind = str(self.model.kind)
         continues = kind == "decoder" and objective.input_kind != "pairs"
         self.continues = continues and not options.chat
@@ -82,13 +82,16 @@ class Sampler:
         rules = self.tokenizer.files.get("generation_config.json")  # of an imported model
         self.rules = generation_rules(rules, options) if rules else {}
 
-        # how a prompt becomes ids; those of an empty one, and if there are none, it has no output
+        # how a prompt becomes ids
         before, after = self.tokenizer.template
         if continues:
             after = []  # it would end the text
         elif kind == "decoder":
             after = [self.tokenizer.start]  # starts a target
-        self.empty = before or [self.tokenizer.specials["end"]] if continues else []
+        # the ids of an empty prompt; without ids, it has no output
+        self.empty = (before or [self.tokenizer.specials["end"]]) if continues else []
+        if options.embed:
+            self.empty = before + after
         self.to_ids: Callable[[Any], list[int]] = partial(
             encode_prompt,
             tokenizer=self.tokenizer,
@@ -102,13 +105,10 @@ class Sampler:
             self.chat = Conversation(self, is_trained=objective.input_kind == "chat")
             self.to_ids = self.chat.encode
 
-        # what completes a row
+        # what completes rows: it yields the pieces of their texts
         self.complete = self.generate
-        if options.embed:
-            self.empty = before + after
-            self.complete = partial(vectors, self)
-        elif kind == "encoder":
-            self.complete = partial(filled, self)
+        if kind == "encoder":
+            self.complete = partial(vectors if options.embed else filled, self)
 
     def answer(self, texts: list[Any]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
@@ -139,8 +139,8 @@ class Sampler:
                 if options.json:
                     show(as_json(row))
                 elif not streaming:
-                    rule = "---\n" if self.continues and row is not rows[0] else ""
-                    show(rule + (row.shown or "\n"))
+                    separator = "---\n" if self.continues and row is not rows[0] else ""
+                    show(separator + (row.shown or "\n"))
 
         if options.attention_map or options.explain:
             self.save_views(rows[0])
@@ -158,13 +158,13 @@ class Sampler:
         options = self.options
         prompts = [row.ids for row in rows]
         n_new = options.max_new_tokens
-        stop = self.tokenizer.end_ids
-        inputs: dict[str, Any] = {"max_new_tokens": n_new, "stop": stop}
+        end_ids = self.tokenizer.end_ids
+        inputs: dict[str, Any] = {"max_new_tokens": n_new, "stop": end_ids}
         if self.model.kind == "encoder_decoder":
             inputs["sources"] = prompts
             prompts = [[self.tokenizer.start]] * len(rows)
         if self.rules:
-            inputs["processor"] = LogitsProcessor(self.rules, prompts, n_new, stop)
+            inputs["processor"] = LogitsProcessor(self.rules, prompts, n_new, end_ids)
 
         search: Any = generator_of(self.model)
         if options.beams is None:

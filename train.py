@@ -8,6 +8,7 @@ import itertools
 import math
 import time
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import hydra
@@ -59,6 +60,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
 
         # data: the tokens of a text, cached, and the batch of any step
         data = load_data(config, tokenizer)
+        config = replace(config, objective=data.objective_settings)  # not auto any more
         check_batches(data.objective, data.train)
         world.wait()  # may exceed ddp_timeout: one process tokenizes a large text
 
@@ -86,7 +88,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         is_finished = stored is not None and run_length.is_over(state)
         if is_finished:
             print(f"{folder} is finished; raise train.steps, or its other length, to go on")
-            last = final_loss(folder)
+            last = final_loss(folder)  # if None, only the last evaluation is missing
             if last is not None:
                 return last
 
@@ -209,7 +211,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     # several processes their number stays a tensor: reading it would wait for the GPU
     n_targets = world.sum(batch.count)[0] if world.size > 1 else batch.count
     rows = state.micro_batch_size
-    if run.loss_module.terms:  # which may be (sum, count)
+    if run.loss_module.terms:  # a (sum, count) needs the counts of all micro-batches first
         run.loss_module.terms.count(run, micro_batches(batch, rows, world.device), n_targets)
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, rows, world.device):

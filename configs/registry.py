@@ -64,8 +64,8 @@ def matches(value: Any, annotation: Any) -> bool:
 
 def check_value(name: str, value: Any, annotation: Any) -> Any:
     """Return the value if its annotation allows it; 1e3 also passes as an integer."""
-    if isinstance(value, dict) and isinstance(annotation, type) and is_dataclass(annotation):
-        return from_dict(annotation, value, f"{name}.")
+    if isinstance(value, dict) and is_dataclass(annotation):
+        return from_dict(annotation, value, f"{name}.")  # type: ignore[arg-type]
     if matches(value, annotation):
         return value
     if isinstance(value, float) and value.is_integer() and matches(int(value), annotation):

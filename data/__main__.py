@@ -24,7 +24,7 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
     overrides = parser.parse_args(args).overrides
     node = compose_node(overrides)
-    from data.corpus import build_data, load_data  # not for --help: it imports torch
+    from data.corpus import load_data  # not for --help: it imports torch
 
     tokenizer = None
     if node.init_from is not None:  # what fine-tuning will see
@@ -35,7 +35,6 @@ def main(args: list[str] | None = None) -> None:
         tokenizer = init_tokenizer(node.init_from)
     config = to_config(node)
     loaders = load_data(config, tokenizer)
-    objective = build_data(config)[-1]
     train: Any = loaders.train
     part = train.part
 
@@ -49,11 +48,13 @@ def main(args: list[str] | None = None) -> None:
     vocab_size = f"vocab_size {loaders.tokenizer.vocab_size:,}"
     print(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
     print(f"            {part.n_bytes / train.n_tokens:.2f} bytes per token (train)")
-    print(f"objective   {objective['kind']}")
+    print(f"objective   {loaders.objective_settings['kind']}")
     steps = f"{train.n / train.batch_size:,.1f} steps per epoch"
     print(f"batch size  {train.batch_size}, {steps}")
     if train.n_too_long:
-        print(f"too long    {train.n_too_long:,} training {items} ({objective['too_long']})")
+        print(
+            f"too long    {train.n_too_long:,} training {items} ({loaders.objective_settings['too_long']})"
+        )
     print(f"cached in   {part.folder}\n")
 
     batch = train.batch(0)

@@ -21,6 +21,7 @@ REPLACEABLE = ("start", "pad")  # `end` takes their place in a tokenizer that la
 
 class Loaders(NamedTuple):
     objective: Objective
+    objective_settings: dict[str, Any]  # those of the config, or what objective=auto stands for
     content_hash: str  # of the tokens, the tokenizer and all options
     tokenizer: Tokenizer
     train: TokenLoader | PairLoader
@@ -52,7 +53,7 @@ def build_data(config: Config) -> tuple[Source, Objective, dict[str, Any]]:
         )
 
     if source.document_mask and not hasattr(objective, "document_mask"):
-        raise ValueError(f"data.document_mask=true is for next_token, not for {node['kind']}")
+        raise ValueError(f"data.document_mask=true needs objective=next_token, not {node['kind']}")
     return source, objective, node
 
 
@@ -71,7 +72,7 @@ def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
 
 def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     """The loaders of a config; `tokenizer` is that of a pretrained model."""
-    source, objective, _ = build_data(config)
+    source, objective, node = build_data(config)
 
     if tokenizer:
         known = {*tokenizer.specials, *REPLACEABLE}
@@ -90,9 +91,14 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
         corpus = prepare(part, trainer, objective.specials, verify, held_out)
         options = objective, corpus.tokenizer, config.train.batch_size, seed
         kind = TokenLoader if objective.input_kind == "text" else PairLoader
-        train = kind(corpus.train, *options)
-        validation = kind(corpus.validation, *options)
-        return Loaders(objective, corpus.content_hash, corpus.tokenizer, train, validation)
+        return Loaders(
+            objective,
+            node,
+            corpus.content_hash,
+            corpus.tokenizer,
+            kind(corpus.train, *options),
+            kind(corpus.validation, *options),
+        )
 
     if isinstance(source, Mix):
         return load_mix(source, trainer, objective.specials, config.seed, load)

@@ -87,9 +87,9 @@ class MultiHeadAttention(Attention):
             raise ValueError("sliding_window does not apply to cross-attention: leave it null")
         if head_dim is None and d_model % n_heads:
             raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
-        if max(kdim or 0, vdim or 0) > min(memory or [0]):
-            limit = "for cross-attention, and at most as wide as its memory"
-            raise ValueError(f"kdim ({kdim}) and vdim ({vdim}) are {limit}")
+        widths = memory or (0, 0)
+        if (kdim or 0) > widths[0] or (vdim or 0) > widths[1]:
+            raise ValueError(f"kdim is {kdim}, vdim {vdim}; the widths of the memory are {widths}")
         queries_per_kv = queries_per_kv or n_heads
         if n_heads % queries_per_kv:
             raise ValueError(
@@ -107,9 +107,8 @@ class MultiHeadAttention(Attention):
         self.sliding_window = sliding_window
         self.dropout = dropout
 
-        widths = memory or (d_model, d_model)
-        self.key_width = kdim or widths[0]
-        self.value_width = vdim or widths[1]
+        self.key_width = kdim or widths[0] or d_model
+        self.value_width = vdim or widths[1] or d_model
         self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=bias)
         self.key = nn.Linear(self.key_width, self.n_groups * self.head_dim, bias=bias)
         self.value = nn.Linear(self.value_width, self.n_groups * self.v_head_dim, bias=bias)
@@ -161,7 +160,7 @@ class MultiHeadAttention(Attention):
     def keys_and_values(
         self, k_BSW: Tensor, v_BSW: Tensor, rotate: Rotate | None, cache: KVCache | None
     ) -> list[Tensor]:
-        """The new keys and values, after the cached ones."""
+        """The keys and values of the cache, then the new ones."""
         k_BGSD = self.key_norm(split(k_BSW, self.n_groups))
         if rotate is not None:
             k_BGSD = rotate(k_BGSD)

@@ -62,13 +62,13 @@ class Block(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        attend = partial(self.self_attend, context=context, states=states)
-        x = self.residual(x, attend, self.attention_norm)
+        self_attend = partial(self.self_attend, context=context, states=states)
+        x = self.residual(x, self_attend, self.attention_norm)
         if self.cross is not None:
-            attend = partial(self.cross_attend, context=context, states=states)
-            x = self.residual(x, attend, self.cross_norm)
-        feed = partial(self.feed_forward, context=context, states=states)
-        x = self.residual(x, feed, self.ffn_norm)
+            cross_attend = partial(self.cross_attend, context=context, states=states)
+            x = self.residual(x, cross_attend, self.cross_norm)
+        feed_forward = partial(self.feed_forward, context=context, states=states)
+        x = self.residual(x, feed_forward, self.ffn_norm)
         return x
 
     def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
@@ -93,7 +93,8 @@ class Block(nn.Module):
         self.cross_norm = nn.Identity() if self.cross is None else norm()
 
     def new_states(self, slots: Slots) -> dict[str, State]:
-        """States for decoding: of each part that has new_cache(), and of cross-attention."""
+        """States for decoding, of each part that has new_cache(); cross-attention keeps a MemoryCache
+        instead."""
         parts: dict[str, Any] = dict(self.named_children())
         states = {}
         for name, part in parts.items():

@@ -35,17 +35,17 @@ def loss(
     """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
     `count` if it is known, to avoid a synchronization on a GPU; it must be exact, because only that
     many targets are read."""
-    columns = [hidden.flatten(0, -2), targets.flatten()]
+    fields = [hidden.flatten(0, -2), targets.flatten()]
     if weights is not None:
-        columns.append(weights.flatten())
-    is_ignored = columns[1] == IGNORE_INDEX
+        fields.append(weights.flatten())
+    is_ignored = fields[1] == IGNORE_INDEX
     if count is None:
         count = int((~is_ignored).sum())
     if count < len(is_ignored):
         # a stable sort puts the targets first, in order; nonzero() would wait for the GPU
         positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
-        columns = [column[positions] for column in columns]
-    hidden, *labels = columns
+        fields = [field[positions] for field in fields]
+    hidden, *labels = fields
 
     hidden = head.features(hidden)
     parameters = list(head.map.parameters())
@@ -216,6 +216,6 @@ class CrossEntropy(torch.autograd.Function):
         return probs_NV if scale == 1 else probs_NV.mul_(scale), None
 
 
-def chunks(size: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def chunks(size: int, *fields: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """(rows, targets, weights if any) of `size` positions at a time."""
-    return zip(*(column.split(size) for column in columns), strict=True)
+    return zip(*(field.split(size) for field in fields), strict=True)

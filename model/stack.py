@@ -18,8 +18,9 @@ from model.moe import FFNS
 from model.norm import norm_factory
 from model.position import Position
 from model.positions import POSITIONS
-from model.shift import BLOCKS  # such imports name the last file that adds a kind to a dict
+from model.shift import BLOCKS
 
+# dicts of kinds, such as BLOCKS, are imported here from the last file that adds to them
 ContextOf = Callable[..., AttentionContext]  # of (position, rotate, window)
 
 
@@ -29,7 +30,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
-        # no config can set what is named here
+        # values that a part may ask for; no config can set them, nor memory and cross
         sizes: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             sizes[name] = getattr(config, name)

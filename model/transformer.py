@@ -98,7 +98,7 @@ def check_config(config: ModelConfig) -> None:
     if config.kind not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"model.kind is {config.kind!r}; choose one of: {known}")
-    kind = ARCHITECTURES[config.kind].kind
+    base_kind = ARCHITECTURES[config.kind].kind
     if config.init not in SCHEMES:
         raise ValueError(f"model.init is {config.init!r}; choose one of: {', '.join(SCHEMES)}")
 
@@ -108,5 +108,5 @@ def check_config(config: ModelConfig) -> None:
         "embedding.type_vocab_size": ("encoder", bool(config.embedding.get("type_vocab_size"))),
     }
     for key, (owner, is_set) in only_for.items():
-        if is_set and kind != owner:
-            raise ValueError(f"model.{key} is for an {owner}; model.kind is {kind}")
+        if is_set and base_kind != owner:
+            raise ValueError(f"model.{key} is for an {owner}; model.kind is {base_kind}")

@@ -30,12 +30,12 @@ class Checkpointer:
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
         self.run = run
-        self.unchanging: list[Any] = []  # of tensors(): what no step may change
+        self.unchanging: list[Any] = []  # unchanging_of() at the start
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        # writes since a best one failed: they are tried again
+        # the write of the last best step, until it has succeeded: it is tried again before the next
         self.unsaved_best: list[Callable[[], None]] = []
-        self.saved = -1  # the newest step
+        self.saved_step = -1
         self.failures = 0  # in a row
 
     def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:
@@ -67,13 +67,13 @@ class Checkpointer:
             )
 
     def save(self, best: bool = False) -> None:
-        """Save a step, once. All processes call it: each has a part of a sharded tensor."""
+        """Save a step, unless it is saved already. All processes call it: each has a part of a sharded tensor."""
         state = self.run.state
         world = self.run.world
-        if state.step == self.saved:
+        if state.step == self.saved_step:
             return
         self.wait()
-        world.wait()  # the main process with a slow disk is not lost
+        world.wait()  # for the main process, which may have waited for a slow disk
         with self.run.swapped():
             tensors = self.tensors()
             if self.unchanging_of(tensors) != self.unchanging:
@@ -81,7 +81,7 @@ class Checkpointer:
                 hint = "an optimizer declares all its state, as tensors, in start_state"
                 raise ValueError(f"{reason}: no frozen parameter may change, and {hint}")
             copies = {file: self.copied(named) for file, named in tensors.items()}
-        self.saved = state.step
+        self.saved_step = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
             write: Callable[[], None] = partial(self.write, state.step, copies, plain, best)
@@ -144,7 +144,7 @@ class Checkpointer:
             self.failures = 0
         except OSError as error:
             self.failures += 1
-            self.saved = -1
+            self.saved_step = -1
             if self.failures >= max_failures:
                 raise
             warn(f"a checkpoint could not be saved ({explain(error)[1]}); the run continues")

@@ -37,10 +37,8 @@ def check_batches(objective: Any, loader: Any) -> None:
     batches = [loader.batch(0) for _ in range(2)]
     first, again = [[*batch.inputs.values(), *filter(torch.is_tensor, batch)] for batch in batches]
     if repr(vars(objective)) != before or not all(map(torch.equal, first, again)):
-        name = type(objective).__name__
-        raise ValueError(
-            f"{name} changes when it makes a batch; a batch may depend only on its rows and draws"
-        )
+        reason = "changes when it makes a batch, which may depend only on its rows and draws"
+        raise ValueError(f"{type(objective).__name__} {reason}")
 
 
 def check_terms(run: Run, names: Collection[str]) -> None:

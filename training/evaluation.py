@@ -42,7 +42,7 @@ def evaluate(
 
     name = "val_exact_match" if exact else data.objective.accuracy
     if name:
-        metrics[name] = ratio(run, batches(), exact or ACCURACIES[name])
+        metrics[name] = mean_accuracy(run, batches(), exact or ACCURACIES[name])
     return metrics
 
 
@@ -66,7 +66,7 @@ def mean_losses(run: Run, batches: Iterable[Batch]) -> dict[str, float]:
     return {"val_loss": sum(sums.values()) / counts.total()} | means
 
 
-def ratio(run: Run, batches: Iterable[Batch], accuracy: Accuracy) -> float:
+def mean_accuracy(run: Run, batches: Iterable[Batch], accuracy: Accuracy) -> float:
     """The share of predictions that are correct."""
     # each process has its own batches; but a forward pass with FSDP needs all processes, so there
     # each counts all batches, and the ratio is the same

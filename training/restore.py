@@ -44,7 +44,7 @@ def restore(saver: Checkpointer, place: Path) -> None:
         fill(frozen, read_frozen(folder, config, frozen))
     if stored["scaler"]:
         run.world.scaler.load_state_dict(stored["scaler"])
-    saver.saved = state.step
+    saver.saved_step = state.step
     if run.world.is_main:
         set_aside_newer(folder, state.step)
         if state.best_step == state.step:  # the run may have been killed before this

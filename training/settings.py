@@ -45,8 +45,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     choices = {group: options[group] for group in options if not group.startswith("hydra/")}
     origin: dict[str, Any] = {"choices": choices, "overrides": overrides, "code": code_hashes()}
 
-    name = node.name
-    resume = node.resume
+    name, resume = node.name, node.resume
     if hydra.mode == RunMode.MULTIRUN:
         name, resume = place_in_sweep(node, hydra)
     else:
@@ -55,7 +54,8 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         config, origin = resumed(node, name, origin)
     else:
         config, origin["choices"] = new_config(node, choices, overrides)
-    config = check_parts(replace(config, name=name, resume=resume))
+    config = replace(config, name=name, resume=resume)
+    check_parts(config)
     return config, origin
 
 
@@ -73,12 +73,12 @@ def new_config(
 def compose_run(overrides: Sequence[str]) -> Config:
     """The config of a new run, for Python: train.train(compose_run(["model=gpt2"]))."""
     config, _ = new_config(compose_node(overrides), {}, overrides)
-    return check_parts(config)
+    check_parts(config)
+    return config
 
 
-def check_parts(config: Config) -> Config:
-    """Refuse parts that cannot be built, or a model that is too large, before any text is read.
-    Returns the config with the objective that objective=auto stands for."""
+def check_parts(config: Config) -> None:
+    """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
     with torch.device("meta"):
         model = build_model(config.model, 256)
     if not config.dry_run:
@@ -86,7 +86,7 @@ def check_parts(config: Config) -> Config:
     if config.adapt["kind"] != "none":
         adapt(model, config.adapt)
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
-    _, objective, node = build_data(config)
+    _, objective, _ = build_data(config)
     check_state(model, objective)
     for name in config.metrics.names:
         if name not in METRICS:
@@ -94,9 +94,8 @@ def check_parts(config: Config) -> Config:
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # these have one
         build("tokenizer", TOKENIZERS, config.tokenizer, {})
     train = config.train
-    is_timed = {train.steps, train.tokens, train.epochs} == {None}  # train.minutes alone ends it
-    build_schedule(config.schedule, math.inf if is_timed else train.steps)
-    return replace(config, objective=node)
+    only_minutes = {train.steps, train.tokens, train.epochs} == {None}
+    build_schedule(config.schedule, math.inf if only_minutes else train.steps)
 
 
 def check_memory(model: Any, config: Config) -> None:
@@ -117,8 +116,8 @@ def host_memory() -> int:
 
 
 class Sweep(Callback):
-    """The error of any run is reported here, because Hydra prints a line of its own before it raises
-    one."""
+    """Reports the error of any run, because Hydra would print a line of its own first; after each
+    run of a sweep, also the table of its runs."""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
         if config.hydra.mode != RunMode.MULTIRUN:

@@ -9,7 +9,7 @@ from data.chat import ChatTemplate, Messages
 
 class Conversation:
     def __init__(self, sampler: Any, is_trained: bool) -> None:
-        """is_trained: on conversations; else the run needs a template of its own."""
+        """is_trained: whether the run was trained on conversations; any other needs a template."""
         self.sampler = sampler
         self.template = ChatTemplate(sampler.tokenizer)
         self.system = [{"role": "system", "content": text} for text in sampler.options.system]

@@ -91,4 +91,4 @@ def test_a_run(run):
 @pytest.mark.parametrize("other", ["model=bert", "model=t5", "data=synthetic"])
 def test_only_for_next_token(start, other):
     errors = start("data.document_mask=true", other, code=2).err
-    assert "data.document_mask=true is for next_token, not for" in errors
+    assert "data.document_mask=true needs objective=next_token, not" in errors
