@@ -23,10 +23,12 @@ def range_of(bounds: Any) -> str:
     return " and ".join(f"{word} {end:,}" for word, end in words.items() if abs(end) < LARGEST)
 
 
-def describe(annotation: Any) -> str:
+def describe(annotation: Any, name: str = "") -> str:
+    """name: that of the setting, for the names of a group."""
     base, inner = get_origin(annotation), get_args(annotation)
     if is_dataclass(annotation):
-        return "its settings one by one: " + ", ".join(field.name for field in fields(annotation))
+        settings = ", ".join(f"{name}.{field.name}" for field in fields(annotation))
+        return f"its settings one by one: {settings}"
     if base is Annotated:
         plain, bounds = inner
         return f"{describe(plain)} {range_of(bounds)}"

@@ -70,7 +70,7 @@ def check_value(name: str, value: Any, annotation: Any) -> Any:
         return value
     if isinstance(value, float) and value.is_integer() and matches(int(value), annotation):
         return int(value)
-    raise ValueError(f"{name} is {value!r:.60}; expected {describe(annotation)}")
+    raise ValueError(f"{name} is {value!r:.60}; expected {describe(annotation, name)}")
 
 
 def from_dict(schema: type[Schema], values: dict[str, Any], path: str = "") -> Schema:

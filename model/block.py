@@ -93,8 +93,8 @@ class Block(nn.Module):
         self.cross_norm = nn.Identity() if self.cross is None else norm()
 
     def new_states(self, slots: Slots) -> dict[str, State]:
-        """States for decoding, of each part that has new_cache(); cross-attention keeps a MemoryCache
-        instead."""
+        """States for decoding, of each part that has new_cache(); cross-attention has a
+        MemoryCache."""
         parts: dict[str, Any] = dict(self.named_children())
         states = {}
         for name, part in parts.items():

@@ -67,7 +67,8 @@ class Checkpointer:
             )
 
     def save(self, best: bool = False) -> None:
-        """Save a step, unless it is saved already. All processes call it: each has a part of a sharded tensor."""
+        """Save a step, unless it is saved already. All processes call it: each has a part of a
+        sharded tensor."""
         state = self.run.state
         world = self.run.world
         if state.step == self.saved_step:

@@ -1,4 +1,4 @@
-"""What a model predicts for validation examples: targets, and masked tokens; the accuracy of both."""
+"""What a model predicts for validation examples, targets and masked tokens; the accuracy of both."""
 
 import json
 from collections.abc import Callable

@@ -15,8 +15,8 @@ def encode_prompt(
     around: Sequence[str] = (),
     special: bool = False,
 ) -> list[int]:
-    """The ids of a text in its template; [] if the text has no ids. Masks, and the other options, are
-    explained in marks.py."""
+    """The ids of a text in its template; [] if the text has no ids. Masks, and the other options,
+    are explained in marks.py."""
     before, after = template
     parses_text = tokenizer.text is not None and "mask" in tokenizer.specials
     if special or parses_text or MASK in text:

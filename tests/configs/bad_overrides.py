@@ -17,7 +17,7 @@ CONFIG = [
     ("train.steps", "cannot parse 'train.steps'; write group=option or key=value"),
     ("config/train_gpt2.py", "settings are not read from a Python file such as config/train_gpt2"),
     ("--lr=3", "unknown option --lr=3; a setting has no dashes: lr=3"),
-    ("wandb=offline", "wandb is 'offline'; expected its settings one by one: mode, project"),
+    ("wandb=offline", "wandb is 'offline'; expected its settings one by one: wandb.mode, wan"),
     # values
     ("train.steps=1.5", "train.steps is 1.5; expected an integer at least 0 or null"),
     ("train.steps=null", "a run needs a length: set one of train.steps, train.tokens, tra"),
