@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,8 @@ def test_import_and_export(home, monkeypatch):
     for command in HUB:
         args = shlex.split(command)[1:]
         source = args[args.index("--from") + 1] if "--from" in args else ""
+        if "gguf" in command and not find_spec("gguf"):
+            continue
         if "/" not in source or Path(source).exists():
             assert execute(args) == 0, command
             assert Path(args[args.index("--to") + 1]).exists()

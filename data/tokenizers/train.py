@@ -64,13 +64,13 @@ def train_bpe(texts: Iterator[str], vocab_size: int) -> list[bytes]:
     return [bytes(byte_of[char] for char in token) for token in tokens]
 
 
-def byte_level(pattern: str) -> Any:
-    """A pre-tokenizer that splits by a pattern, if any, and writes bytes as characters."""
+def byte_level(*patterns: str) -> Any:
+    """A pre-tokenizer that splits by each pattern in turn, and writes bytes as characters."""
     from tokenizers import Regex
     from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
-    split = [Split(Regex(pattern), "isolated")] if pattern else []
-    return Sequence([*split, ByteLevel(add_prefix_space=False, use_regex=False)])
+    splits = [Split(Regex(pattern), "isolated") for pattern in patterns if pattern]
+    return Sequence([*splits, ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def bytes_to_unicode() -> list[str]:

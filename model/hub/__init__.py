@@ -1,3 +1,3 @@
 """Converts models from and to Hugging Face formats, which transformers reads and writes. spec.py
 describes a model, family.py a class of transformers, tensors.py converts weights, convert.py
-folders; families/ has a table for each class."""
+folders, gguf.py a folder to a file for llama.cpp; families/ has a table for each class."""

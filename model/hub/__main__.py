@@ -1,12 +1,15 @@
-"""Convert a folder in a Hugging Face format to a run (import), or a run to such a folder (export).
+"""Convert a folder in a Hugging Face format to a run (import), or a run to such a folder or to a
+GGUF file (export).
 
 python -m model.hub import --from FOLDER --to runs/name
 python -m model.hub export --run runs/name --to FOLDER
+python -m model.hub export --run runs/name --to FILE.gguf
 """
 
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -19,8 +22,10 @@ from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import load_run, model_config, model_tensors
 from model.hub.adapter import export_adapter
+from model.hub.card import CARD, model_card
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
+from model.hub.gguf import GGUF, export_gguf
 from model.save import save, write_metadata
 from model.weights import count_parameters
 
@@ -43,15 +48,30 @@ def import_run(place: str | Path, folder: Path) -> str:
     return f"{folder}: {count_parameters(model)}, vocab_size {tokenizer.vocab_size:,}"
 
 
-def export_run(run: str | Path, which: str, folder: Path, family_name: str | None) -> str:
-    """Write the folder, and return how to load it."""
-    model, tokenizer, settings, _ = load_run(run, which)
+def export_run(
+    run: str | Path, which: str, folder: Path, family_name: str | None, dtype: str = "f32"
+) -> str:
+    """Write the folder or the file, and return how to load it."""
+    model, tokenizer, settings, _ = loaded = load_run(run, which)
     is_chat = settings["objective"]["kind"] == "chat"
     if is_chat and not ChatTemplate(tokenizer).is_own:
         tokenizer.files[TEMPLATE] = PLAIN
     config = model_config(settings["model"])
+    if folder.suffix == GGUF:
+        return export_gguf(model, tokenizer, config, folder, family_name, dtype)
+    tokenizer.files[CARD] = model_card(expand_user(run), loaded)
     architecture = export(model, tokenizer, config, folder, family_name)
     return f"{folder}: for transformers.{architecture}.from_pretrained({str(folder)!r})"
+
+
+def check_place(place: Path, options: Any) -> None:
+    is_file = place.suffix == GGUF
+    if place.suffix[1:].isalpha() and not is_file:
+        raise ValueError(f"--to {place}: export writes a folder such as x, or a file x.gguf")
+    if options.adapter and is_file:
+        raise ValueError(f"--adapter writes a folder, not {place}")
+    if options.dtype and not is_file:
+        raise ValueError(f"--dtype {options.dtype} is for a file x.gguf, not for {place}")
 
 
 def main(args: list[str] | None = None) -> None:
@@ -76,14 +96,21 @@ def main(args: list[str] | None = None) -> None:
     )
     names = "class of transformers, such as llama (default: the first that fits)"
     form.add_argument("--family", choices=FAMILIES, metavar="NAME", help=names)
+    exporting.add_argument(
+        "--dtype", choices=("f32", "f16", "q8_0"), help="of matrices in a .gguf file (default: f32)"
+    )
 
     for command in (importing, exporting):
-        command.add_argument("--to", required=True, help="new folder")
+        command.add_argument(
+            "--to", required=True, help="new folder; export also writes a file x.gguf"
+        )
     options = parser.parse_args(args)
 
     folder = expand_user(options.to)
     if folder.exists():
-        raise ValueError(f"{folder} already exists; choose another folder")
+        raise ValueError(f"{folder} already exists; choose another name")
+    if options.command == "export":
+        check_place(folder, options)
     folder.parent.mkdir(parents=True, exist_ok=True)
 
     if options.command == "import":
@@ -92,7 +119,8 @@ def main(args: list[str] | None = None) -> None:
         load_parts(options.parts)
         if options.adapter:
             return print(export_adapter(options.run, options.checkpoint, folder))
-        print(export_run(options.run, options.checkpoint, folder, options.family))
+        dtype = options.dtype or "f32"
+        print(export_run(options.run, options.checkpoint, folder, options.family, dtype))
 
 
 if __name__ == "__main__":

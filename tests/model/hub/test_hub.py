@@ -225,7 +225,7 @@ BAD_COMMANDS = [
         "owner/name is not a folder, and cannot be downloaded",
     ),
     ("import --from nowhere --to run", 4, "nowhere is not a model in a Hugging Face format"),
-    ("import --from nowhere --to .", 2, "already exists; choose another folder"),
+    ("import --from nowhere --to .", 2, "already exists; choose another name"),
     ("export --run nowhere --to out --family gpt3", 2, "invalid choice: 'gpt3' .*gpt2.*llama"),
 ]
 

@@ -166,6 +166,8 @@ def test_special_tokens_survive_finetuning(kind, tmp_path, monkeypatch):
     overrides = "init_from=hf data=text data.path=book.txt train.batch_size=4 train.steps=1"
     assert train(*overrides.split(), "precision=fp32", "eval.max_examples=2", "name=tuned") == 0
     export_run("runs/tuned", "latest", tmp_path / "back", None)
+    card = Path("back/README.md").read_text("utf-8")
+    assert "train.py init_from='hf'" in card and "step 1: val_loss " in card
     back, before = behavior(tmp_path / "back"), behavior(folder, template=False)
     changed = [i for i in range(len(back)) if back[i] != before[i]]
     assert changed == {"llama3": [], "wordpiece": [2]}[kind], (

@@ -1,0 +1,40 @@
+"""Card: the README.md of an export, which says what the model is and how it was trained."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from model.checkpoint import LoadedRun
+from model.weights import count_parameters
+
+CARD = "README.md"
+
+
+def model_card(run: Path, loaded: LoadedRun) -> str:
+    model, tokenizer, settings, step = loaded
+    origin = (run / "environment.txt").read_text(encoding="utf-8").strip()  # imported from ...
+    data = settings["choices"].get("data", "unknown")
+    if settings["choices"]:  # it was trained here
+        origin = " ".join(["python train.py", *settings["overrides"]])
+
+    metrics = "not measured"
+    with suppress(OSError, ValueError):  # an imported run has no rows; a kill cuts the last one off
+        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if row["step"] == step and "val_loss" in row:
+                metrics = ", ".join(f"{name} {row[name]:.6g}" for name in row if "val" in name)
+    return f"""---
+library_name: transformers
+---
+
+# {run.resolve().name}
+
+    {origin}
+
+- {count_parameters(model)}, a context of {settings["model"]["context_length"]} tokens
+- tokenizer: {tokenizer.kind}, {tokenizer.vocab_size} tokens
+- data: {data}
+- step {step}: {metrics}
+
+License: none is stated. State one that the data, and any model that this one continues, allow.
+"""

@@ -1,0 +1,181 @@
+"""GGUF: the file of llama.cpp and Ollama, made from an export to transformers."""
+
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import Tensor
+
+from configs.cli import warn
+from configs.errors import HubError
+from configs.schema import ModelConfig
+from data.disk import sync_file
+from data.tokenizers.tokenizer import Tokenizer
+from data.tokenizers.train import PATTERN, byte_level
+from model.hub.convert import export, load_hf_model, read_hf_config
+from model.hub.families.positions import SIZE
+from model.hub.family import GROUPS, SIZES, Match, divided_heads, read_config, refuse_changes
+from model.hub.files import naming
+from model.hub.spec import Spec
+from model.hub.tokenizer import auto_tokenizer
+from model.weights import model_tensors
+
+GGUF = ".gguf"
+KEYS = {  # {key of the file: option of the spec}
+    "context_length": "context_length",
+    "embedding_length": "d_model",
+    "block_count": "n_layers",
+    "feed_forward_length": "ffn.d_ff",
+    "attention.head_count": "n_heads",
+    "attention.head_count_kv": GROUPS,
+    "attention.layer_norm_epsilon": "norm.eps",
+    "attention.layer_norm_rms_epsilon": "norm.eps",
+    "rope.freq_base": "position.rope_theta",
+    "rope.freq_base_swa": "window.rope_theta",
+    "attention.key_length": "attention.head_dim",
+    "attention.value_length": "attention.v_head_dim",
+    "attention.sliding_window": SIZE,
+}
+WIDTHS = ("attention.head_dim", "attention.v_head_dim")
+# {class that llama.cpp has: which of the last three options, and of the biases, it reads}
+ARCHITECTURES = {
+    "gpt2": (),
+    "llama": (*WIDTHS, "attention.bias", "attention.o_bias", "ffn.bias"),
+    "qwen2": (),
+    "qwen3": WIDTHS,
+    "smollm3": (),
+    "olmo2": (),
+    "gemma3_text": (*WIDTHS, SIZE),
+}
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITS = {  # {name in llama.cpp: patterns that split a text}
+    "gpt-2": [PATTERN],
+    "smollm": [r"\p{N}", PATTERN],
+    "llama-bpe": [LLAMA3],
+    "qwen2": [LLAMA3.replace("{1,3}", "")],
+}
+# a text that each of them splits in another way
+PROBE = (
+    "I'LL can't\tx12345 \u0663\u0664 e\u0301 \u0939\u093f \u6771\u30ab aBc+=/d\n\n \t(z)!\r\n _\n  "
+)
+
+
+def export_gguf(
+    model: Any,
+    tokenizer: Tokenizer,
+    config: ModelConfig,
+    file: Path,
+    family: str | None,
+    dtype: str,
+) -> str:
+    """Write the file, by way of an export that is verified. Return how to run it."""
+    with naming("pip install -e '.[gguf]' installs what GGUF needs"):
+        import gguf
+
+    with TemporaryDirectory(dir=file.parent) as home:
+        folder = Path(home, "hf")
+        draft = Path(home, file.name)
+        export(model, tokenizer, config, folder, family)
+        found = read_hf_config(folder)
+        name = architecture(found)
+        writer = gguf.GGUFWriter(draft, name)
+        for key, value in metadata(found.spec).items():
+            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+            add(f"{name}.{key}", value)
+        add_tokenizer(writer, tokenizer, folder)
+
+        arch = gguf.MODEL_ARCH[name.upper()]
+        names: Any = gguf.get_tensor_name_map(arch, found.spec["n_layers"])
+        hf_model = load_hf_model(found, folder)
+        # olmo2 of llama.cpp has no tied head
+        tensors = hf_model.state_dict() if name == "olmo2" else model_tensors(hf_model)
+        for hf_name, weight in tensors.items():
+            weight = arranged(weight, hf_name, name, found.spec)
+            kind = gguf.GGMLQuantizationType[dtype.upper() if weight.ndim > 1 else "F32"]
+            data = gguf.quants.quantize(weight.contiguous().numpy(), kind)
+            writer.add_tensor(names.get_name(hf_name, (".weight", ".bias")), data, raw_dtype=kind)
+
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        sync_file(draft)
+        draft.rename(file)
+    return f"{file}: for llama-completion -m {file}"
+
+
+def architecture(found: Match) -> str:
+    """The name in llama.cpp of what computes the same: what it does not read from a file must be as
+    in the defaults of the class."""
+    family, spec, config = found
+    name = family.model_type
+    if name not in ARCHITECTURES:
+        instead = "train model=llama (or gpt2, qwen2, smollm3, gemma3 or olmo2) instead"
+        raise HubError(f"llama.cpp has no architecture for {name}; {instead}")
+    usual = type(config)(**{key: getattr(config, key) for key in SIZES})
+    read = {*KEYS.values()} - {*WIDTHS, SIZE} | {*ARCHITECTURES[name]}
+    with naming("llama.cpp"):
+        own = {option: spec[option] for option in read & spec.keys()}
+        refuse_changes(spec, read_config(family, usual) | own)
+    return name.removesuffix("_text")
+
+
+def metadata(spec: Spec) -> Spec:
+    """{key of the file: value}"""
+    options = spec | {GROUPS: divided_heads(spec)}
+    for changes in spec.get("layers") or ():
+        options |= changes  # those of Gemma without a window
+    options |= {SIZE: spec.get(SIZE), "window.rope_theta": spec.get("position.rope_theta")}
+    return {key: options[name] for key, name in KEYS.items() if options.get(name) is not None}
+
+
+def arranged(weight: Tensor, hf_name: str, name: str, spec: Spec) -> Tensor:
+    """A tensor as it is in the file."""
+    if name == "gpt2" and ".h." in hf_name:
+        return weight.t()
+    if name == "gemma3" and hf_name.endswith("norm.weight"):
+        return weight + 1
+    if name in ("llama", "smollm3") and re.search("[qk]_proj", hf_name):
+        # rope pairs channels 2i and 2i + 1
+        halves = weight.unflatten(0, (-1, 2, spec["attention.head_dim"] // 2))
+        return halves.transpose(1, 2).flatten(0, 2)
+    return weight
+
+
+def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
+    import gguf
+
+    special = gguf.SpecialVocab(folder, load_merges=True)
+    library = auto_tokenizer(folder).backend_tokenizer
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(name_of_split(library, special.merges))
+
+    added = library.get_added_tokens_decoder()
+    ids = range(tokenizer.vocab_size)
+    writer.add_token_list([library.id_to_token(i) or f"[PAD{i}]" for i in ids])
+    # 1: normal, 3: special, 4: never split
+    writer.add_token_types([4 - added[i].special if i in added else 1 for i in ids])
+
+    before, after = tokenizer.template
+    if before not in ([], [tokenizer.start]) or after not in ([], tokenizer.end_ids[:1]):
+        raise HubError(f"llama.cpp cannot add the tokens {before} and {after} to a text")
+    roles = zip(("bos", "eos", "eot", "eom"), [tokenizer.start, *tokenizer.end_ids], strict=False)
+    special.special_token_ids |= dict(roles)
+    special.add_special_token |= {"bos": bool(before), "eos": bool(after)}
+    special.merges = special.merges or ["<|end|> <|end|>"]  # none is an error
+    special.add_to_gguf(writer, quiet=True)
+
+
+def name_of_split(library: Any, merges: Any) -> str:
+    if library.normalizer:
+        warn("llama.cpp does not normalize text as this tokenizer does, such as an accent")
+    split = library.pre_tokenizer
+    for name, patterns in SPLITS.items():
+        usual = byte_level(*patterns if merges else ())
+        if split and split.pre_tokenize_str(PROBE) == usual.pre_tokenize_str(PROBE):
+            return name
+    raise HubError("llama.cpp has no such tokenizer; train with tokenizer=bpe (or byte, gpt2)")
