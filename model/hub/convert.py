@@ -44,6 +44,7 @@ HEADS = {
     "encoder_decoder": "FOR_SEQ_TO_SEQ_CAUSAL_LM_",
 }
 TABLE = ".table.weight"  # of positions
+TOKENS = f"embedding{TABLE}"
 
 
 def read_hf_config(folder: Path) -> Match:
@@ -223,6 +224,8 @@ def to_transformers(model: Any, found: Match) -> Any:
     with torch.device("meta"):
         upgraded = build_model(config_from_spec(spec), hf_config.vocab_size)
     has = model.state_dict()  # with the weight of a tied head
+    if not (spec["embedding_norm"] or model.kind == "encoder_decoder"):
+        has[TOKENS] = model.stack.embedding_norm(has[TOKENS])
     tensors: Tensors = {}
     for name, needed in model_tensors(upgraded).items():
         is_gain = needed.ndim == 1 and name.endswith("weight")

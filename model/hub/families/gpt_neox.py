@@ -1,6 +1,6 @@
 """Classes with query, key and value in one matrix, head by head. GPT-NeoX (Pythia): a parallel
-block with two norms, and rope on a part of each head. Bloom: ALiBi, and a norm after the
-embedding."""
+block with two norms, and rope on a part of each head. Persimmon: queries and keys have layer norms.
+Bloom: ALiBi, and a norm after the embedding."""
 
 from model.hub.families.llama import DECODER
 from model.hub.family import SIZES, Family
@@ -33,6 +33,29 @@ NEOX = DECODER.derive(
     names=NAMES,
     rules=lambda spec, config: {
         "gpt_neox.layers.*.attention.query_key_value": packed(QKV, n_groups=spec["n_heads"])
+    },
+)
+PERSIMMON_NAMES = """
+model.embed_tokens                              embedding.table
+model.final_layernorm                           stack.final_norm
+lm_head                                         head.map
+model.layers.*.input_layernorm                  stack.blocks.*.attention_norm
+model.layers.*.post_attention_layernorm         stack.blocks.*.ffn_norm
+model.layers.*.self_attn.q_layernorm            stack.blocks.*.attention.query_norm
+model.layers.*.self_attn.k_layernorm            stack.blocks.*.attention.key_norm
+model.layers.*.self_attn.dense                  stack.blocks.*.attention.out
+model.layers.*.mlp.dense_h_to_4h                stack.blocks.*.ffn.up
+model.layers.*.mlp.dense_4h_to_h                stack.blocks.*.ffn.out
+"""
+PERSIMMON = NEOX.derive(
+    "persimmon",
+    without="use_parallel_residual attention_bias",
+    spec=BASE | {"position.rotary_fraction": 0.5},
+    keys={"qk_layernorm": "attention.qk_norm"},
+    values={"qk_layernorm": {False: "none", True: "head"}},
+    names=PERSIMMON_NAMES,
+    rules=lambda spec, config: {
+        "model.layers.*.self_attn.query_key_value": packed(QKV, n_groups=spec["n_heads"])
     },
 )
 BLOOM_NAMES = """

@@ -134,6 +134,7 @@ MODELS = {
     "opt": OPT,
     "gpt_neox": SIZES | {"rotary_pct": 0.75, "rotary_emb_base": 500, "layer_norm_eps": 1e-3},
     "phi": GROUPED | {"partial_rotary_factor": 0.75, "rope_theta": 500.0, "qk_layernorm": True},
+    "persimmon": SIZES | OTHER | LAYERNORM | {"partial_rotary_factor": 0.75, "qk_layernorm": False},
     "bloom": {"hidden_size": 48, "n_layer": 2, "n_head": 6, "seq_length": CONTEXT},
     "mbart": BART | {"scale_embedding": True},
     "pegasus": BART | {"scale_embedding": True, "activation_function": "relu"},

@@ -95,7 +95,7 @@ def test_the_weights_of_a_file(dtype, step, tmp_path):
 
 
 REFUSED = [
-    ("model=modern", "bpe", "no architecture for nanochat; train model=llama .or gpt2"),
+    ("model=modern", "bpe", "no architecture for persimmon; train model=llama .or gpt2"),
     ("model=llama attention=mha_qknorm model.attention.sliding_window=7", "bpe", "window is 7; on"),
     ("model=gemma3 model.layers=[window,full]", "bpe", "llama.cpp: model.layers is .* only null"),
     ("model=gpt2 ffn=relu", "bpe", 'llama.cpp: model.ffn.kind is "relu"; only "gelu_tanh"'),

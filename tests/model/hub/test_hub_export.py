@@ -34,9 +34,9 @@ def build(overrides, kind="byte", specials=("end", "pad", "start", "mask")):
 NARROW = "model.layer_kinds.window.attention.sliding_window=5"
 EXPERTS = "ffn=moe model.ffn.expert.kind=geglu"
 EXPORTS = [
-    ("model=modern", "bpe", "NanoChat"),
+    ("model=modern", "bpe", "Persimmon"),
     (
-        "model=modern position=rope_yarn model.position.scaling.attention_factor=1 "
+        "model=modern norm=rmsnorm_no_weight position=rope_yarn model.position.scaling.attention_factor=1 "
         "model.head.logit_softcap=null",
         "byte",
         "NanoChat",
@@ -108,7 +108,7 @@ def test_a_class_that_replaces_the_tokenizer_is_refused(tmp_path):
 MISMATCHES = [
     ("model=gpt2 position=relative", 'gpt2 .*"relative"; only "learned".*llama'),
     (
-        "model=modern position=rope_yarn",
+        "model=modern norm=rmsnorm_no_weight position=rope_yarn",
         "nanochat.*model.position.scaling.attention_factor is null; only 1.0 is supported",
     ),
     ("model=bert ffn=geglu", "roberta .type_vocab_size is 2; supported: 1"),
