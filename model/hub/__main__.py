@@ -66,8 +66,8 @@ def export_run(
 
 def check_place(place: Path, options: Any) -> None:
     is_file = place.suffix == GGUF
-    if place.suffix[1:].isalpha() and not is_file:
-        raise ValueError(f"--to {place}: export writes a folder such as x, or a file x.gguf")
+    if place.suffix.lower() in (GGUF, ".ggml", ".bin") and not is_file:
+        raise ValueError(f"--to {place}: export writes a folder such as x, or a file x{GGUF}")
     if options.adapter and is_file:
         raise ValueError(f"--adapter writes a folder, not {place}")
     if options.dtype and not is_file:
@@ -81,7 +81,7 @@ def main(args: list[str] | None = None) -> None:
     importing.add_argument(
         "--from", dest="place", required=True, help="folder, or owner/name of a hub model"
     )
-    exporting = commands.add_parser("export", help="run to Hugging Face folder")
+    exporting = commands.add_parser("export", help="run to Hugging Face folder or GGUF file")
     exporting.add_argument("--run", required=True, help="run folder, such as runs/name")
     exporting.add_argument(
         "--checkpoint", default="latest", help="latest (default), best or a step"
@@ -97,7 +97,9 @@ def main(args: list[str] | None = None) -> None:
     names = "class of transformers, such as llama (default: the first that fits)"
     form.add_argument("--family", choices=FAMILIES, metavar="NAME", help=names)
     exporting.add_argument(
-        "--dtype", choices=("f32", "f16", "q8_0"), help="of matrices in a .gguf file (default: f32)"
+        "--dtype",
+        choices=("f32", "f16", "q8_0"),
+        help="type of the matrices in a .gguf file (default: f32)",
     )
 
     for command in (importing, exporting):

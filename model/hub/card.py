@@ -1,6 +1,7 @@
 """Card: the README.md of an export, which says what the model is and how it was trained."""
 
 import json
+import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,10 +13,11 @@ CARD = "README.md"
 
 def model_card(run: Path, loaded: LoadedRun) -> str:
     model, tokenizer, settings, step = loaded
-    origin = (run / "environment.txt").read_text(encoding="utf-8").strip()  # imported from ...
     data = settings["choices"].get("data", "unknown")
     if settings["choices"]:  # it was trained here
-        origin = " ".join(["python train.py", *settings["overrides"]])
+        origin = shlex.join(["python", "train.py", *settings["overrides"]])
+    else:  # imported from ...
+        origin = (run / "environment.txt").read_text(encoding="utf-8").strip()
 
     metrics = "not measured"
     with suppress(OSError, ValueError):  # an imported run has no rows; a kill cuts the last one off

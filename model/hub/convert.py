@@ -224,7 +224,7 @@ def to_transformers(model: Any, found: Match) -> Any:
     with torch.device("meta"):
         upgraded = build_model(config_from_spec(spec), hf_config.vocab_size)
     has = model.state_dict()  # with the weight of a tied head
-    if not (spec["embedding_norm"] or model.kind == "encoder_decoder"):
+    if not spec["embedding_norm"] and model.kind == "decoder":
         has[TOKENS] = model.stack.embedding_norm(has[TOKENS])
     tensors: Tensors = {}
     for name, needed in model_tensors(upgraded).items():

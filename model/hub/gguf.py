@@ -73,16 +73,17 @@ def export_gguf(
     dtype: str,
 ) -> str:
     """Write the file, by way of an export that is verified. Return how to run it."""
-    with naming("pip install -e '.[gguf]' installs what GGUF needs"):
+    with naming("GGUF files need the gguf package; pip install -e '.[gguf]' installs it"):
         import gguf
 
-    with TemporaryDirectory(dir=file.parent) as home:
+    with TemporaryDirectory(prefix=f"{file.name}.", dir=file.parent) as home:
         folder = Path(home, "hf")
         draft = Path(home, file.name)
         export(model, tokenizer, config, folder, family)
         found = read_hf_config(folder)
         name = architecture(found)
         writer = gguf.GGUFWriter(draft, name)
+        writer.add_name(file.stem)
         for key, value in metadata(found.spec).items():
             add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
             add(f"{name}.{key}", value)
@@ -96,7 +97,8 @@ def export_gguf(
         for hf_name, weight in tensors.items():
             weight = arranged(weight, hf_name, name, found.spec)
             kind = gguf.GGMLQuantizationType[dtype.upper() if weight.ndim > 1 else "F32"]
-            data = gguf.quants.quantize(weight.contiguous().numpy(), kind)
+            with naming(f"--dtype {dtype}"):
+                data = gguf.quants.quantize(weight.contiguous().numpy(), kind)
             writer.add_tensor(names.get_name(hf_name, (".weight", ".bias")), data, raw_dtype=kind)
 
         writer.write_header_to_file()
@@ -114,8 +116,8 @@ def architecture(found: Match) -> str:
     family, spec, config = found
     name = family.model_type
     if name not in ARCHITECTURES:
-        instead = "train model=llama (or gpt2, qwen2, smollm3, gemma3 or olmo2) instead"
-        raise HubError(f"llama.cpp has no architecture for {name}; {instead}")
+        presets = "model=llama (or gpt2, qwen2, smollm3, gemma3 or olmo2)"
+        raise HubError(f"{name} cannot be written as GGUF; try --family llama, or train {presets}")
     usual = type(config)(**{key: getattr(config, key) for key in SIZES})
     read = {*KEYS.values()} - {*WIDTHS, SIZE} | {*ARCHITECTURES[name]}
     with naming("llama.cpp"):
@@ -157,12 +159,15 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
     added = library.get_added_tokens_decoder()
     ids = range(tokenizer.vocab_size)
     writer.add_token_list([library.id_to_token(i) or f"[PAD{i}]" for i in ids])
-    # 1: normal, 3: special, 4: never split
-    writer.add_token_types([4 - added[i].special if i in added else 1 for i in ids])
+    # 1: normal, 3: special, 4: never split, 5: unused
+    plain = [1 if library.id_to_token(i) else 5 for i in ids]
+    writer.add_token_types([4 - added[i].special if i in added else plain[i] for i in ids])
 
     before, after = tokenizer.template
     if before not in ([], [tokenizer.start]) or after not in ([], tokenizer.end_ids[:1]):
-        raise HubError(f"llama.cpp cannot add the tokens {before} and {after} to a text")
+        raise HubError("llama.cpp has no such template: it adds one start and one end token")
+    if len(tokenizer.end_ids) > 3:
+        warn("llama.cpp has three end tokens, so it does not stop at the others")
     roles = zip(("bos", "eos", "eot", "eom"), [tokenizer.start, *tokenizer.end_ids], strict=False)
     special.special_token_ids |= dict(roles)
     special.add_special_token |= {"bos": bool(before), "eos": bool(after)}
@@ -171,11 +176,24 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def name_of_split(library: Any, merges: Any) -> str:
-    if library.normalizer:
-        warn("llama.cpp does not normalize text as this tokenizer does, such as an accent")
     split = library.pre_tokenizer
     for name, patterns in SPLITS.items():
         usual = byte_level(*patterns if merges else ())
         if split and split.pre_tokenize_str(PROBE) == usual.pre_tokenize_str(PROBE):
+            warn_of_ids(library, name)
             return name
     raise HubError("llama.cpp has no such tokenizer; train with tokenizer=bpe (or byte, gpt2)")
+
+
+def warn_of_ids(library: Any, name: str) -> None:
+    """Tell what llama.cpp does in another way, which changes the ids of some texts."""
+    added = library.get_added_tokens_decoder().values()
+    differences = {
+        "does not normalize text": library.normalizer is not None,
+        "keeps spaces around added tokens": any(token.lstrip or token.rstrip for token in added),
+        "finds added tokens within words": any(token.single_word for token in added),
+        "applies merges in another way": library.model.ignore_merges != (name == "llama-bpe"),
+    }
+    for what, differs in differences.items():
+        if differs:
+            warn(f"llama.cpp {what}, unlike this tokenizer: the ids of some texts differ")

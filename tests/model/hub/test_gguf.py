@@ -95,7 +95,11 @@ def test_the_weights_of_a_file(dtype, step, tmp_path):
 
 
 REFUSED = [
-    ("model=modern", "bpe", "no architecture for persimmon; train model=llama .or gpt2"),
+    (
+        "model=modern",
+        "bpe",
+        "persimmon cannot be written as GGUF; .* or train model=llama .or gpt2",
+    ),
     ("model=llama attention=mha_qknorm model.attention.sliding_window=7", "bpe", "window is 7; on"),
     ("model=gemma3 model.layers=[window,full]", "bpe", "llama.cpp: model.layers is .* only null"),
     ("model=gpt2 ffn=relu", "bpe", 'llama.cpp: model.ffn.kind is "relu"; only "gelu_tanh"'),
@@ -113,7 +117,7 @@ def test_what_llama_cpp_does_not_have_is_refused(overrides, kind, sentence, tmp_
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_an_imported_model(name, tmp_path):
+def test_an_imported_model(name, tmp_path, capsys):
     """Its special tokens, its template and its chat template are in the file."""
     first, end, _ = names = ["<|begin|>", "<|im_end|>", "<|stop|>"]
     backend = train_hf_bpe(SPLITS[name][-1], names, vocab_size=290)
@@ -133,6 +137,8 @@ def test_an_imported_model(name, tmp_path):
     import_run(folder, run_folder)
     file = tmp_path / "x.gguf"
     main(["export", "--run", str(run_folder), "--to", str(file)])
+    # llama.cpp ignores merges with this pre-tokenizer alone
+    assert ("applies merges in another way" in capsys.readouterr().err) == (name == "llama-bpe")
     fields = gguf.GGUFReader(file).fields
     found = {key: fields[f"tokenizer.{key}"].contents() for key in ("ggml.pre", "chat_template")}
     assert found == {"ggml.pre": name, "chat_template": CHAT}
@@ -143,6 +149,12 @@ def test_an_imported_model(name, tmp_path):
     assert_same_ids(llama, load_hf(folder)[1])
     assert llama.tokenize(b"a")[0] == 290
     assert llama._model.token_eot() == 292
+
+
+def test_blocks_of_q8_0(tmp_path):
+    with pytest.raises(HubError, match="--dtype q8_0: Can't quantize tensor with shape .*, 36"):
+        write(tmp_path / "x.gguf", "model=llama model.d_model=36 model.n_heads=2", "byte", "q8_0")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_written_depends_on_the_suffix(tmp_path):

@@ -111,6 +111,10 @@ MISMATCHES = [
         "model=modern norm=rmsnorm_no_weight position=rope_yarn",
         "nanochat.*model.position.scaling.attention_factor is null; only 1.0 is supported",
     ),
+    (
+        "model=modern model.head.tie_weights=true",
+        "persimmon .model.embedding_norm is true; only false is supported",
+    ),
     ("model=bert ffn=geglu", "roberta .type_vocab_size is 2; supported: 1"),
     (
         "model=modern_encoder",
