@@ -1,7 +1,6 @@
 """Card: the README.md of an export, which says what the model is and how it was trained."""
 
 import json
-import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +14,7 @@ def model_card(run: Path, loaded: LoadedRun) -> str:
     model, tokenizer, settings, step = loaded
     data = settings["choices"].get("data", "unknown")
     if settings["choices"]:  # it was trained here
-        origin = shlex.join(["python", "train.py", *settings["overrides"]])
+        origin = " ".join(["python train.py", *settings["overrides"]])
     else:  # imported from ...
         origin = (run / "environment.txt").read_text(encoding="utf-8").strip()
 
