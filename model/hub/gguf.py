@@ -192,8 +192,17 @@ def warn_of_ids(library: Any, name: str) -> None:
         "does not normalize text": library.normalizer is not None,
         "keeps spaces around added tokens": any(token.lstrip or token.rstrip for token in added),
         "finds added tokens within words": any(token.single_word for token in added),
-        "applies merges in another way": library.model.ignore_merges != (name == "llama-bpe"),
+        "applies merges in another way": library.model.ignore_merges != (name == "llama-bpe")
+        and has_unmerged_words(library),
     }
     for what, differs in differences.items():
         if differs:
             warn(f"llama.cpp {what}, unlike this tokenizer: the ids of some texts differ")
+
+
+def has_unmerged_words(library: Any) -> bool:
+    """Whether merges alone do not make some word of the vocabulary."""
+    model = library.model
+    model.ignore_merges = False
+    added = {token.content for token in library.get_added_tokens_decoder().values()}
+    return any(len(model.tokenize(word)) > 1 for word in library.get_vocab(False).keys() - added)

@@ -4,12 +4,12 @@ import json
 
 import pytest
 import torch
-from tokenizers import AddedToken, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
 
 from configs.errors import HubError
 from model.hub.__main__ import import_run, main
 from model.hub.convert import load_hf
-from model.hub.gguf import SPLITS, export_gguf
+from model.hub.gguf import SPLITS, export_gguf, warn_of_ids
 from tests.data.test_huggingface import SAMPLE, train_hf_bpe
 from tests.model.hub.hub_models import build_hf, edit_config, save
 from tests.model.hub.test_hub_export import NARROW, build
@@ -117,7 +117,7 @@ def test_what_llama_cpp_does_not_have_is_refused(overrides, kind, sentence, tmp_
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_an_imported_model(name, tmp_path, capsys):
+def test_an_imported_model(name, tmp_path):
     """Its special tokens, its template and its chat template are in the file."""
     first, end, _ = names = ["<|begin|>", "<|im_end|>", "<|stop|>"]
     backend = train_hf_bpe(SPLITS[name][-1], names, vocab_size=290)
@@ -137,8 +137,6 @@ def test_an_imported_model(name, tmp_path, capsys):
     import_run(folder, run_folder)
     file = tmp_path / "x.gguf"
     main(["export", "--run", str(run_folder), "--to", str(file)])
-    # llama.cpp ignores merges with this pre-tokenizer alone
-    assert ("applies merges in another way" in capsys.readouterr().err) == (name == "llama-bpe")
     fields = gguf.GGUFReader(file).fields
     found = {key: fields[f"tokenizer.{key}"].contents() for key in ("ggml.pre", "chat_template")}
     assert found == {"ggml.pre": name, "chat_template": CHAT}
@@ -149,6 +147,19 @@ def test_an_imported_model(name, tmp_path, capsys):
     assert_same_ids(llama, load_hf(folder)[1])
     assert llama.tokenize(b"a")[0] == 290
     assert llama._model.token_eot() == 292
+
+
+def test_a_warning_names_what_changes_ids(tmp_path, capsys):
+    write(tmp_path / "x.gguf", "model=llama", "bpe")
+    backend = train_hf_bpe(SPLITS["llama-bpe"][0], ["<|end|>"], vocab_size=290)
+    warn_of_ids(backend, "llama-bpe")
+    assert "warning" not in capsys.readouterr().err
+    state = json.loads(backend.to_str())
+    state["model"]["merges"].pop()
+    state["added_tokens"][0]["lstrip"] = True
+    warn_of_ids(Tokenizer.from_str(json.dumps(state)), "llama-bpe")
+    errors = capsys.readouterr().err
+    assert "applies merges in another way" in errors and "keeps spaces" in errors
 
 
 def test_blocks_of_q8_0(tmp_path):
