@@ -1,11 +1,14 @@
-"""Runs: where their folders are, and the names of their checkpoints,
-runs/name/checkpoints/step-########."""
+"""Runs: where their folders are, the names of their checkpoints,
+runs/name/checkpoints/step-########, and the rows of their files."""
 
 import hashlib
+import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from configs.errors import CheckpointError
 
@@ -63,3 +66,12 @@ def sha256(path: Path) -> str | None:
     with suppress(OSError), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
     return None
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield all rows, except one that was cut off when the run was killed."""
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)

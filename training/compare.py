@@ -19,8 +19,7 @@ from configs.compose import key_of
 from configs.flat import flatten
 from data.disk import atomic_write
 from model.checkpoint import read_config
-from model.runs import RUNS
-from training.log import read_rows
+from model.runs import RUNS, read_rows
 from training.plot import draw, points
 
 COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)

@@ -15,6 +15,7 @@ from rich.progress import Progress
 from configs.cli import print, warn
 from configs.errors import StopRequested
 from data.batch import Batch
+from model.runs import read_rows
 from training.cost import ideal_seconds
 from training.distributed import received_signals
 from training.plot import draw_run
@@ -144,12 +145,3 @@ def in_words(values: Mapping[str, float]) -> str:
     words = [FORMATS[name].format(values[name]) for name in values if name in FORMATS]
     named = [f"{name} {values[name]:.4g}" for name in values if name not in FORMATS]
     return "  ".join(words + named[:MAX_NAMED])
-
-
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield all rows, except one that was cut off when the run was killed."""
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):
-            yield json.loads(line)

@@ -12,12 +12,11 @@ from torch import Tensor
 from configs.errors import CheckpointError, DataError
 from data.disk import atomic_write
 from model.checkpoint import read_config, read_frozen, read_state, read_tensors
-from model.runs import list_checkpoints, step_of
+from model.runs import list_checkpoints, read_rows, step_of
 from model.save import mark_best
 from model.weights import Tensors, frozen_tensors
 from training.checkpointer import Checkpointer
 from training.fsdp import shard_like
-from training.log import read_rows
 
 
 def restore(saver: Checkpointer, place: Path) -> None:

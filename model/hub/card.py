@@ -1,10 +1,9 @@
 """Card: the README.md of an export, which says what the model is and how it was trained."""
 
-import json
-from contextlib import suppress
 from pathlib import Path
 
 from model.checkpoint import LoadedRun
+from model.runs import read_rows
 from model.weights import count_parameters
 
 CARD = "README.md"
@@ -19,11 +18,9 @@ def model_card(run: Path, loaded: LoadedRun) -> str:
         origin = (run / "environment.txt").read_text(encoding="utf-8").strip()
 
     metrics = "not measured"
-    with suppress(OSError, ValueError):  # an imported run has no rows; a kill cuts the last one off
-        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            if row["step"] == step and "val_loss" in row:
-                metrics = ", ".join(f"{name} {row[name]:.6g}" for name in row if "val" in name)
+    for row in read_rows(run / "metrics.jsonl"):  # an imported run has none
+        if row["step"] == step and "val_loss" in row:
+            metrics = ", ".join(f"{name} {row[name]:.6g}" for name in row if "val" in name)
     return f"""---
 library_name: transformers
 ---

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from configs.errors import HubError
 from model.hub.files import naming
-from model.hub.spec import LOSSLESS_UPGRADES, NORM_FOLDS, Spec
+from model.hub.spec import LOSSLESS_IF, LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table, columns
 
 Keys = dict[str, Any]  # of config.json
@@ -169,8 +169,7 @@ def refuse_changes(spec: Spec, other: Spec) -> None:
         before = spec.get(name)
         after = other.get(name)
         is_lossless = LOSSLESS_UPGRADES.get(name) == (before, after)
-        if name == "embedding_norm":
-            is_lossless &= NORM_FOLDS.items() <= spec.items()
+        is_lossless &= LOSSLESS_IF.get(name, {}).items() <= spec.items()
         if before != after and name not in FREE and not is_lossless:
             ours = json.dumps(before)
             theirs = json.dumps(after)

@@ -13,12 +13,11 @@ import pytest
 
 from configs.errors import CheckpointError
 from model.checkpoint import read_config, read_tokenizer
-from model.runs import read_best, step_name
+from model.runs import read_best, read_rows, step_name
 from tests.faults.harness import HOME, RUN, STEPS, assert_resumes, verified_steps
 from tests.faults.shim import recorded
 from tests.parts import thin
 from tests.training.runs import TIMES
-from training.log import read_rows
 
 CUTS = 150  # of each run, at least one after each operation
 

@@ -2,10 +2,12 @@
 block with two norms, and rope on a part of each head. Persimmon: queries and keys have layer norms.
 Bloom: ALiBi, and a norm after the embedding."""
 
+from collections.abc import Callable
+
 from model.hub.families.llama import DECODER
 from model.hub.family import SIZES, Family
 from model.hub.spec import ACTIVATIONS, BASE
-from model.hub.tensors import QKV, packed
+from model.hub.tensors import QKV, Table, packed
 
 NAMES = """
 gpt_neox.embed_in                               embedding.table
@@ -17,6 +19,11 @@ gpt_neox.layers.*.attention.dense               stack.blocks.*.attention.out
 gpt_neox.layers.*.mlp.dense_h_to_4h             stack.blocks.*.ffn.up
 gpt_neox.layers.*.mlp.dense_4h_to_h             stack.blocks.*.ffn.out
 """
+
+
+def by_head(name: str) -> Callable[..., Table]:
+    """The rule of such a matrix."""
+    return lambda spec, config: {name: packed(QKV, n_groups=spec["n_heads"])}
 
 
 NEOX = DECODER.derive(
@@ -31,9 +38,7 @@ NEOX = DECODER.derive(
     },
     values={"hidden_act": ACTIVATIONS, "use_parallel_residual": {True: "parallel", False: "pre"}},
     names=NAMES,
-    rules=lambda spec, config: {
-        "gpt_neox.layers.*.attention.query_key_value": packed(QKV, n_groups=spec["n_heads"])
-    },
+    rules=by_head("gpt_neox.layers.*.attention.query_key_value"),
 )
 PERSIMMON_NAMES = """
 model.embed_tokens                              embedding.table
@@ -54,9 +59,7 @@ PERSIMMON = NEOX.derive(
     keys={"qk_layernorm": "attention.qk_norm"},
     values={"qk_layernorm": {False: "none", True: "head"}},
     names=PERSIMMON_NAMES,
-    rules=lambda spec, config: {
-        "model.layers.*.self_attn.query_key_value": packed(QKV, n_groups=spec["n_heads"])
-    },
+    rules=by_head("model.layers.*.self_attn.query_key_value"),
 )
 BLOOM_NAMES = """
 transformer.word_embeddings                     embedding.table
@@ -81,7 +84,5 @@ BLOOM = Family(
     read=lambda config, spec: {"context_length": getattr(config, "seq_length", 2048)},
     write=lambda spec: {"seq_length": spec["context_length"]},
     names=BLOOM_NAMES,
-    rules=lambda spec, config: {
-        "transformer.h.*.self_attention.query_key_value": packed(QKV, n_groups=spec["n_heads"])
-    },
+    rules=by_head("transformer.h.*.self_attention.query_key_value"),
 )

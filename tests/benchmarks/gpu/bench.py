@@ -12,9 +12,9 @@ import train
 from configs.compose import compose
 from model.checkpoint import read_state
 from model.precision import DTYPES, Precision, choose_device
+from model.runs import read_rows
 from tests.benchmarks.step import random_batch
 from tests.training import runs
-from training.log import read_rows
 
 COMMON = """
     data=text data.path=text.txt data.cache=cache tokenizer=char model.dropout=0
