@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 # features with which bf16 matmuls beat float32, and a word in /proc/cpuinfo of such CPUs:
 # avx512_bf16 is twice as fast on AMD (measured on Zen 4), half as fast on Intel (Emerald Rapids)
@@ -53,28 +52,6 @@ def in_float32(attend: Callable[..., Tensor], *heads: Tensor, **options: Any) ->
 def use_cpu_kernels(values: Tensor) -> bool:
     """Whether functions written for a CPU replace torch's: in eager training."""
     return values.is_cpu and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-
-
-class RMSNorm(torch.autograd.Function):
-    """Ten kernels for both passes instead of twenty, which saves 3 % of a default step."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, eps: float) -> Tensor:
-        normed = values.to(torch.promote_types(values.dtype, torch.float32))
-        scale = torch.linalg.vector_norm(normed, dim=-1, keepdim=True)
-        scale = scale.square_().div_(values.shape[-1]).add_(eps).rsqrt_()
-        normed = normed * scale
-        ctx.save_for_backward(normed, scale)
-        return normed.type_as(values)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        normed, scale = ctx.saved_tensors
-        grad_normed = grad.type_as(normed)
-        along = (grad_normed * normed).mean(-1, keepdim=True)
-        grad_values = torch.addcmul(grad_normed, normed, along, value=-1).mul_(scale)
-        return grad_values.type_as(grad), None
 
 
 @cache

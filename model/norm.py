@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from configs.registry import Positive, Registry, build
 from configs.schema import ModelConfig
-from model import cpu
 
 MakeNorm = Callable[..., nn.Module]
 
@@ -42,11 +41,7 @@ class RMSNorm(Norm):
 
     def forward(self, values: Tensor) -> Tensor:
         weight, bias = self.weight_and_bias(values)
-        if cpu.use_cpu_kernels(values):
-            normed = cpu.RMSNorm.apply(values, self.eps)
-            normed = normed if weight is None else normed * weight
-        else:
-            normed = F.rms_norm(values, self.width, weight, self.eps)
+        normed = F.rms_norm(values, self.width, weight, self.eps)
         return normed if bias is None else normed + bias
 
 
