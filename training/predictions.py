@@ -13,8 +13,7 @@ from configs.schema import IGNORE_INDEX
 from data.batch import Batch
 from data.tokenizers.tokenizer import Tokenizer
 from model.generate.beams import beam_search
-from model.generate.decode import Rows, generator_of
-from model.generate.sampling import GREEDY
+from model.generate.decode import Rows, generate
 from training.run import Run
 
 
@@ -75,10 +74,8 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Row
     if run.model.kind == "encoder_decoder":
         prompts = [[tokenizer.start]] * len(sources)
         options["sources"] = sources
-    options |= {"sampling": GREEDY, "row_ids": range(len(prompts))}
-    steps = [step.ids for step in generator_of(run.model)(prompts, **options)]
     # a step has an id for every row, None for a row that has ended
-    rows = zip(*steps, strict=True)
+    rows = zip(*generate(run.model, prompts, **options), strict=True)
     return [[i for i in row if i is not None] for row in rows]
 
 

@@ -1,9 +1,6 @@
 """What a model says while it is trained: the continuation of a validation text."""
 
-from typing import Any
-
-from model.generate.decode import generator_of
-from model.generate.sampling import GREEDY
+from model.generate.decode import generate
 from training.predictions import predict_masks, predict_targets
 from training.run import Run
 
@@ -22,18 +19,8 @@ def sample(run: Run) -> dict[str, str]:
             [row, *_] = predict_targets(run, batch)
         else:
             prompt = tokens[:PROMPT_TOKENS]
-            row = {"prompt": prompt, "continuation": continued(run, prompt)}
+            options = {"max_new_tokens": NEW_TOKENS, "stop": run.data.tokenizer.end_ids}
+            new = [i for [i] in generate(run.model, [prompt], **options)]
+            row = {"prompt": prompt, "continuation": new}
     to_text = run.data.tokenizer.decode_with_specials
     return {name: to_text(ids) for name, ids in row.items()}
-
-
-def continued(run: Run, prompt: list[int]) -> list[Any]:
-    """The new ids after a prompt, greedily."""
-    steps = generator_of(run.model)(
-        [prompt],
-        max_new_tokens=NEW_TOKENS,
-        stop=run.data.tokenizer.end_ids,
-        sampling=GREEDY,
-        row_ids=range(1),
-    )
-    return [step.ids[0] for step in steps]
