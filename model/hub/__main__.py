@@ -60,8 +60,8 @@ def export_run(
     if folder.suffix == GGUF:
         return export_gguf(model, tokenizer, config, folder, family_name, dtype)
     tokenizer.files[CARD] = model_card(expand_user(run), loaded)
-    architecture = export(model, tokenizer, config, folder, family_name)
-    return f"{folder}: for transformers.{architecture}.from_pretrained({str(folder)!r})"
+    _, hf_model = export(model, tokenizer, config, folder, family_name)
+    return f"{folder}: for transformers.{type(hf_model).__name__}.from_pretrained({str(folder)!r})"
 
 
 def check_place(place: Path, options: Any) -> None:

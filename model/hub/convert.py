@@ -190,9 +190,9 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
 
 def export(
     model: Any, tokenizer: Tokenizer, config: ModelConfig, folder: Path, name: str | None = None
-) -> str:
-    """Write a folder, if its logits and ids are those of the run. Return the name of its
-    transformers class."""
+) -> tuple[Match, Any]:
+    """Write a folder, if its logits and ids are those of the run. Returns what it describes, and
+    the model in transformers."""
     load_transformers()  # first, else each class would be refused because it is missing
     files = tokenizer_files(tokenizer, config)
     special = {"vocab_size": tokenizer.vocab_size, **read_file(files, CONFIG)}
@@ -200,10 +200,10 @@ def export(
     found = first_match(spec_from_config(config, model), special, name)
 
     hf_model = to_transformers(model.float(), found)
-    hf_class = type(hf_model).__name__
     if not agree(model, *example(hf_model, model.context_length)):
+        name = type(hf_model).__name__
         raise HubError(
-            f"the logits of {hf_class} differ from those of the run; choose another --family"
+            f"the logits of {name} differ from those of the run; choose another --family"
         )
 
     hf_model._keys_to_ignore_on_save = None  # else Marian would lose its positions
@@ -215,7 +215,7 @@ def export(
         for path in draft.glob("*.*"):  # else only their owner could read the weights
             path.chmod(draft.stat().st_mode & 0o666)
         check_written(draft, tokenizer)
-    return hf_class
+    return found, hf_model
 
 
 def to_transformers(model: Any, found: Match) -> Any:

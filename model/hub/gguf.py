@@ -13,7 +13,7 @@ from configs.schema import ModelConfig
 from data.disk import sync_file
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import PATTERN, byte_level
-from model.hub.convert import export, load_hf_model, read_hf_config
+from model.hub.convert import export
 from model.hub.families.positions import SIZE
 from model.hub.family import GROUPS, SIZES, Match, divided_heads, read_config, refuse_changes
 from model.hub.files import naming
@@ -79,8 +79,7 @@ def export_gguf(
     with TemporaryDirectory(prefix=f"{file.name}.", dir=file.parent) as home:
         folder = Path(home, "hf")
         draft = Path(home, file.name)
-        export(model, tokenizer, config, folder, family)
-        found = read_hf_config(folder)
+        found, hf_model = export(model, tokenizer, config, folder, family)
         name = architecture(found)
         writer = gguf.GGUFWriter(draft, name)
         writer.add_name(file.stem)
@@ -91,7 +90,6 @@ def export_gguf(
 
         arch = gguf.MODEL_ARCH[name.upper()]
         names: Any = gguf.get_tensor_name_map(arch, found.spec["n_layers"])
-        hf_model = load_hf_model(found, folder)
         # olmo2 of llama.cpp has no tied head
         tensors = hf_model.state_dict() if name == "olmo2" else model_tensors(hf_model)
         for hf_name, weight in tensors.items():
