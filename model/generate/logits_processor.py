@@ -1,81 +1,72 @@
-"""Logits processor: the rules of an imported generation_config.json, applied as transformers
-does."""
+"""Logits processor: the rules of an imported generation_config.json, by the classes of
+transformers."""
 
 import json
-import math
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from model.generate.decode import Rows
-from model.generate.sampling import penalize
 
-NO_RULES: dict[str, Any] = {
-    "repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "bad_words_ids": [],
-    "suppress_tokens": [],
-    "begin_suppress_tokens": [],
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-}
+NAMES = """
+    repetition_penalty no_repeat_ngram_size bad_words_ids min_length min_new_tokens
+    forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens
+"""
 
 
 def generation_rules(settings: str, options: Namespace) -> dict[str, Any]:
-    """The rules in a generation_config.json, except those that the command line overrides; {} if
-    there are none."""
+    """The rules in a generation_config.json, except those that the command line overrides. A forced
+    token may be 0; any other 0, or an empty list, is no rule."""
     found = json.loads(settings)
-    rules = {name: found[name] for name in NO_RULES if found.get(name) is not None}
     if options.repetition_penalty is not None:
-        rules.pop("repetition_penalty", None)
-    return NO_RULES | rules if rules else {}
+        found["repetition_penalty"] = None
+    given = {name: found.get(name) for name in NAMES.split()}
+    return {name: v for name, v in given.items() if v or (v == 0 and name.startswith("forced"))}
 
 
 @dataclass
 class LogitsProcessor:
     """Forbids tokens, whose logits become -inf, or forces one."""
 
-    rules: dict[str, Any]  # the keys of NO_RULES, which are names of transformers
+    rules: dict[str, Any]
     prompts: Rows
     max_new_tokens: int
     stop: Sequence[int]
 
     def __call__(self, rows: Rows, step: int, logits_BV: Tensor) -> Tensor:
         """The logits of each row, `step` tokens after its prompt. All beams share one prompt."""
-        logits_BV = logits_BV.clone()
-        for row, prompt, logits_V in zip(rows, cycle(self.prompts), logits_BV, strict=False):
-            logits_V[row] = penalize(logits_V[row], self.rules["repetition_penalty"])
-            forbidden = self.forbidden(row, len(prompt), step)
-            logits_V[[i for i in forbidden if i < len(logits_V)]] = -math.inf
-            if len(row) == 1:
-                force(self.rules["forced_bos_token_id"], logits_V)
-            if step + 1 == self.max_new_tokens:
-                force(self.rules["forced_eos_token_id"], logits_V)
-        return logits_BV
+        processed = []
+        for row, prompt, logits_1V in zip(rows, cycle(self.prompts), logits_BV.split(1)):
+            # a row that slides has dropped tokens, which some rules count
+            n_dropped = len(prompt) + step - len(row)
+            ids = logits_1V.new_tensor([row[:1] * n_dropped + row], dtype=torch.long)
+            for apply in self.processors(len(prompt), ids.new_tensor(self.stop)):
+                logits_1V = apply(ids, logits_1V)
+            processed.append(logits_1V)
+        return torch.cat(processed)
 
-    def forbidden(self, row: list[int], n_prompt: int, step: int) -> list[int]:
-        """The last tokens of sequences that the row must not complete."""
-        rules = self.rules
-        ends = [[i] for i in self.stop]
-        banned = [word for word in rules["bad_words_ids"] if word not in ends]
-        banned += [[i] for i in rules["suppress_tokens"]]
-        is_forced = n_prompt == 1 and rules["forced_bos_token_id"] is not None
-        if step == is_forced:  # the first token that is not forced
-            banned += [[i] for i in rules["begin_suppress_tokens"]]
-        if n_prompt + step < rules["min_length"] or step < rules["min_new_tokens"]:
-            banned += ends
-        if size := rules["no_repeat_ngram_size"]:
-            banned += [row[start : start + size] for start in range(len(row) - size + 1)]
-        return [last for *before, last in banned if row[len(row) - len(before) :] == before]
+    def processors(self, n_prompt: int, stop: Tensor) -> list[Any]:
+        from model.hub.family import load_transformers
 
-
-def force(i: int | None, logits_V: Tensor) -> None:
-    if i is not None:
-        logits_V.fill_(-math.inf)
-        logits_V[i] = 0.0
+        theirs = load_transformers()
+        begin = n_prompt + (n_prompt == 1 and "forced_bos_token_id" in self.rules)
+        longest = n_prompt + self.max_new_tokens
+        known: dict[str, Any] = {
+            "repetition_penalty": theirs.RepetitionPenaltyLogitsProcessor,
+            "no_repeat_ngram_size": theirs.NoRepeatNGramLogitsProcessor,
+            "bad_words_ids": lambda words: theirs.NoBadWordsLogitsProcessor(words, stop),
+            "min_length": lambda n: theirs.MinLengthLogitsProcessor(n, stop),
+            "min_new_tokens": lambda n: theirs.MinNewTokensLengthLogitsProcessor(n_prompt, n, stop),
+            "forced_bos_token_id": theirs.ForcedBOSTokenLogitsProcessor,
+            "forced_eos_token_id": lambda i: theirs.ForcedEOSTokenLogitsProcessor(longest, i),
+            "suppress_tokens": theirs.SuppressTokensLogitsProcessor,
+            "begin_suppress_tokens": lambda ids: theirs.SuppressTokensAtBeginLogitsProcessor(
+                ids, begin
+            ),
+        }
+        return [make(self.rules[name]) for name, make in known.items() if name in self.rules]

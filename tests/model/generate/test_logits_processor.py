@@ -7,7 +7,7 @@ import torch
 
 from model.generate.beams import beam_search
 from model.generate.decode import decode
-from model.generate.logits_processor import NO_RULES, LogitsProcessor
+from model.generate.logits_processor import LogitsProcessor
 from model.generate.sampling import Sampling
 from model.hub.convert import load_hf
 from tests.model.generate.test_decode import PROMPTS, collect, lively
@@ -54,11 +54,11 @@ def both(pair, rules, beams=None, stop=(END,)):
     options = {"max_new_tokens": N_NEW, "stop": stop}
     found = []
     if beams is None:
-        processor = LogitsProcessor(NO_RULES | rules, prompts, N_NEW, stop)
+        processor = LogitsProcessor(rules, prompts, N_NEW, stop)
         steps = decode(ours, prompts, processor=processor, **inputs, **options)
         found = collect(step.ids for step in steps)
     for prompt, source in zip(prompts, SOURCE, strict=True) if beams else ():
-        processor = LogitsProcessor(NO_RULES | rules, [prompt], N_NEW, stop)
+        processor = LogitsProcessor(rules, [prompt], N_NEW, stop)
         options |= {"beams": beams, "length_penalty": 1.0, "processor": processor}
         found.append([step.ids[0] for step in beam_search(ours, [prompt], [source], **options)])
     width = len(expected[0])
@@ -84,7 +84,7 @@ def test_samples_obey_the_rules():
     """Each row its own, also past the context of 16."""
     net = lively()
     rules = {"no_repeat_ngram_size": 2, "suppress_tokens": [3, 4, 999], "min_length": 30}
-    processor = LogitsProcessor(NO_RULES | rules, PROMPTS, 40, [5])
+    processor = LogitsProcessor(rules, PROMPTS, 40, [5])
     options = {"max_new_tokens": 40, "sampling": Sampling(1.0), "stop": [5]}
     steps = list(decode(net, PROMPTS, processor=processor, **options))
     for prompt, new in zip(PROMPTS, collect(step.ids for step in steps), strict=True):

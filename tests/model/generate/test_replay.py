@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from model.generate import decode as decode_module
 from model.generate.decode import decode
-from model.generate.logits_processor import NO_RULES, LogitsProcessor
+from model.generate.logits_processor import LogitsProcessor
 from model.generate.replay import can_replay
 from tests.model.generate.test_decode import PROMPTS, lively
 
@@ -112,7 +112,7 @@ def test_a_processor_reads_each_token_before_the_next(graphs, monkeypatch):
     expected = []
     for is_replayed in (False, True):
         monkeypatch.setattr(decode_module, "can_replay", lambda model: is_replayed)  # noqa: B023
-        processor = LogitsProcessor(NO_RULES | rules, PROMPTS, 12, [])
+        processor = LogitsProcessor(rules, PROMPTS, 12, [])
         expected.append([*decode(model, PROMPTS, processor=processor, **options)])
     assert expected[0] == expected[1] != [*decode(model, PROMPTS, **options)]
     assert len(graphs) == 1, "of the last call alone"
