@@ -1,6 +1,8 @@
-"""Evaluate a run or a Hugging Face folder, on its own validation set or on other data:
+"""Evaluate a run or a Hugging Face folder, on its own validation set or on other data; or on tasks of
+lm-evaluation-harness, with its options:
 
 python -m training.evaluate --run runs/book data=text data.path=other.txt
+python -m training.evaluate --run runs/book --tasks hellaswag,mine.yaml --limit 100
 """
 
 import json
@@ -14,7 +16,7 @@ from rich.progress import track
 
 from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import compose_node, key_of, to_config
-from configs.errors import DataError
+from configs.errors import DataError, errors_as
 from configs.registry import Count, check_value
 from data.batch import Batch
 from data.corpus import load_data
@@ -85,6 +87,10 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
 
 
 def main(args: list[str] | None = None) -> None:
+    if "--tasks" in str(args or sys.argv):
+        with errors_as(ValueError, "pip install -e '.[eval]' installs what --tasks needs"):
+            from training import harness
+        return harness.main(args)
     parser = ArgumentParser("python -m training.evaluate", description=__doc__)
     add_options(parser, OPTIONS)
     help = f"settings as of train.py, among {', '.join(OVERRIDES)} (default: those of the run)"

@@ -35,7 +35,6 @@ def print_scores(sampler: Any, rows: list[Any]) -> None:
     for row in rows:
         if len(row.ids) < 2:
             raise ValueError(f"--score needs a text of two tokens, not {row.prompt!r:.60}")
-    for row in rows:
         first, *ids = row.ids
         logprobs = score(sampler.model, row.ids).tolist()
         decode = sampler.tokenizer.incremental_decoder()

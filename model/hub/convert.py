@@ -29,6 +29,7 @@ from model.hub.tokenizer import (
     read_tokenizer,
     special_keys,
     tokenizer_files,
+    write_files,
 )
 from model.transformer import build_model
 from model.weights import Tensors, assign_weights, model_tensors, read_json
@@ -209,9 +210,7 @@ def export(
     hf_model._keys_to_ignore_on_save = None  # else Marian would lose its positions
     with atomic_folder(folder) as draft:
         hf_model.save_pretrained(draft)
-        for file, text in files.items():
-            (draft / file).parent.mkdir(exist_ok=True)
-            (draft / file).write_text(text, encoding="utf-8")
+        write_files(draft, files)
         for path in draft.glob("*.*"):  # else only their owner could read the weights
             path.chmod(draft.stat().st_mode & 0o666)
         check_written(draft, tokenizer)
