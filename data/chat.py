@@ -178,6 +178,13 @@ class ChatTemplate:
         return ids
 
 
+def add_plain_template(tokenizer: Tokenizer, settings: dict[str, Any]) -> None:
+    """A run that was trained on conversations, without a template of its own, has the plain one."""
+    is_chat = settings["objective"]["kind"] == "chat"
+    if is_chat and not ChatTemplate(tokenizer).is_own:
+        tokenizer.files[TEMPLATE] = PLAIN
+
+
 def fit_to_chat(tokenizer: Tokenizer) -> None:
     """Make the special token after an answer, such as <|im_end|>, an end token. A template that
     writes the date keeps today's, so that a resumed run has the same ids."""

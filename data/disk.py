@@ -41,6 +41,12 @@ def atomic_write(path: Path, text: str) -> None:
     sync_folder(path.parent)
 
 
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """A draft that becomes the folder at the end; if anything fails, none of it remains."""

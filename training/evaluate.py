@@ -1,5 +1,4 @@
-"""Evaluate a run or a Hugging Face folder, on its own validation set or on other data; or on tasks of
-lm-evaluation-harness, with its options:
+"""Evaluate a run or a Hugging Face folder, on its own validation set, on other data or on tasks:
 
 python -m training.evaluate --run runs/book data=text data.path=other.txt
 python -m training.evaluate --run runs/book --tasks hellaswag,mine.yaml --limit 100
@@ -34,10 +33,13 @@ from training.step import CPU_TOKENS, LossModule
 
 DATA = ("data", "objective")
 OVERRIDES = (*DATA, "device", "precision", "model.context_length")
-OPTIONS = """
+RUN = """
 --run PATH          run or Hugging Face folder (default: the newest run)
 --checkpoint NAME   latest (default), best or a step
 --parts PATH        Python file of the parts that it was trained with
+"""
+OPTIONS = """
+--tasks NAME        tasks of lm-evaluation-harness, such as hellaswag or mine.yaml; other options are then those of lm_eval
 --limit N           evaluate a fixed subset of N examples (default: all)
 --beams N           exact match by beam search with N beams; of an encoder-decoder
 --answers PATH      new file: source, target and prediction of each answer as JSON lines
@@ -87,11 +89,12 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
 
 
 def main(args: list[str] | None = None) -> None:
-    if "--tasks" in str(args or sys.argv):
+    parser = ArgumentParser("python -m training.evaluate", description=__doc__)
+    add_options(parser, RUN)
+    if "--tasks" in [arg.partition("=")[0] for arg in args or sys.argv]:
         with errors_as(ValueError, "pip install -e '.[eval]' installs what --tasks needs"):
             from training import harness
-        return harness.main(args)
-    parser = ArgumentParser("python -m training.evaluate", description=__doc__)
+        return harness.main(parser, args)
     add_options(parser, OPTIONS)
     help = f"settings as of train.py, among {', '.join(OVERRIDES)} (default: those of the run)"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)

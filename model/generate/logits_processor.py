@@ -20,8 +20,8 @@ NAMES = """
 
 
 def generation_rules(settings: str, options: Namespace) -> dict[str, Any]:
-    """The rules in a generation_config.json, except those that the command line overrides. A forced
-    token may be 0; any other 0, or an empty list, is no rule."""
+    """The rules in a generation_config.json, except those that the command line overrides. A 0 or
+    an empty list is no rule, unless it is the id of a forced token."""
     found = json.loads(settings)
     if options.repetition_penalty is not None:
         found["repetition_penalty"] = None
@@ -57,7 +57,7 @@ class LogitsProcessor:
         begin = n_prompt + (n_prompt == 1 and "forced_bos_token_id" in self.rules)
         longest = n_prompt + self.max_new_tokens
         known: dict[str, Any] = {
-            "repetition_penalty": theirs.RepetitionPenaltyLogitsProcessor,
+            "repetition_penalty": lambda x: theirs.RepetitionPenaltyLogitsProcessor(float(x)),
             "no_repeat_ngram_size": theirs.NoRepeatNGramLogitsProcessor,
             "bad_words_ids": lambda words: theirs.NoBadWordsLogitsProcessor(words, stop),
             "min_length": lambda n: theirs.MinLengthLogitsProcessor(n, stop),

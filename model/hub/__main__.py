@@ -17,7 +17,7 @@ from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import compose
 from configs.parts import load_parts
 from configs.schema import Config
-from data.chat import PLAIN, TEMPLATE, ChatTemplate
+from data.chat import add_plain_template
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import load_run, model_config, model_tensors
@@ -53,9 +53,7 @@ def export_run(
 ) -> str:
     """Write the folder or the file, and return how to load it."""
     model, tokenizer, settings, _ = loaded = load_run(run, which)
-    is_chat = settings["objective"]["kind"] == "chat"
-    if is_chat and not ChatTemplate(tokenizer).is_own:
-        tokenizer.files[TEMPLATE] = PLAIN
+    add_plain_template(tokenizer, settings)
     config = model_config(settings["model"])
     if folder.suffix == GGUF:
         return export_gguf(model, tokenizer, config, folder, family_name, dtype)

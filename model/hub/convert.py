@@ -14,7 +14,7 @@ from configs.cli import warn
 from configs.errors import HubError, NonFiniteError
 from configs.flat import flatten
 from configs.schema import ModelConfig
-from data.disk import atomic_folder
+from data.disk import atomic_folder, write_files
 from data.tokenizers.tokenizer import Tokenizer
 from model.hub.families import ALL, FAMILIES
 from model.hub.families.positions import windows
@@ -29,7 +29,6 @@ from model.hub.tokenizer import (
     read_tokenizer,
     special_keys,
     tokenizer_files,
-    write_files,
 )
 from model.transformer import build_model
 from model.weights import Tensors, assign_weights, model_tensors, read_json

@@ -152,9 +152,7 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
     special = gguf.SpecialVocab(folder, load_merges=True)
     library = auto_tokenizer(folder).backend_tokenizer
     writer.add_tokenizer_model("gpt2")
-    name = name_of_split(library, special.merges)
-    warn_of_ids(library, name, tokenizer.text is not None)
-    writer.add_tokenizer_pre(name)
+    writer.add_tokenizer_pre(name_of_split(library, special.merges))
 
     added = library.get_added_tokens_decoder()
     ids = range(tokenizer.vocab_size)
@@ -180,20 +178,29 @@ def name_of_split(library: Any, merges: Any) -> str:
     for name, patterns in SPLITS.items():
         usual = byte_level(*patterns if merges else ())
         if split and split.pre_tokenize_str(PROBE) == usual.pre_tokenize_str(PROBE):
+            warn_of_ids(library, name)
             return name
     raise HubError("llama.cpp has no such tokenizer; train with tokenizer=bpe (or byte, gpt2)")
 
 
-def warn_of_ids(library: Any, name: str, is_imported: bool) -> None:
+def warn_of_ids(library: Any, name: str) -> None:
     """Tell what llama.cpp does in another way, which changes the ids of some texts."""
     added = library.get_added_tokens_decoder().values()
     differences = {
         "does not normalize text": library.normalizer is not None,
         "keeps spaces around added tokens": any(token.lstrip or token.rstrip for token in added),
         "finds added tokens within words": any(token.single_word for token in added),
-        "applies merges in another way": is_imported
-        and library.model.ignore_merges != (name == "llama-bpe"),
+        "applies merges in another way": library.model.ignore_merges != (name == "llama-bpe")
+        and has_unmerged_words(library),
     }
     for what, differs in differences.items():
         if differs:
             warn(f"llama.cpp {what}, unlike this tokenizer: the ids of some texts differ")
+
+
+def has_unmerged_words(library: Any) -> bool:
+    """Whether merges alone do not make some word of the vocabulary."""
+    model = library.model
+    model.ignore_merges = False
+    added = {token.content for token in library.get_added_tokens_decoder().values()}
+    return any(len(model.tokenize(word)) > 1 for word in library.get_vocab(False).keys() - added)

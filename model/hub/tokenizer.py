@@ -195,12 +195,6 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
     return files
 
 
-def write_files(folder: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-
-
 def check_written(folder: Path, tokenizer: Tokenizer) -> None:
     """Check that AutoTokenizer gives the same ids for a text with all tokens."""
     backend = auto_tokenizer(folder).backend_tokenizer

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from model.hub.__main__ import export_run
+from model.pretrained import load_pretrained
 from tests.data.corpora import write_rows
 from tests.parts import thin
 from training.evaluate import main
@@ -26,13 +27,6 @@ doc_to_text: ""
 output_type: loglikelihood_rolling
 doc_to_target: "{{text}}"
 metric_list: [{metric: bits_per_byte}]
-""",
-    "answers": """
-doc_to_text: "{{text}}"
-output_type: generate_until
-doc_to_target: "of"
-generation_kwargs: {until: ["\\n", "9"], max_gen_toks: 12}
-metric_list: [{metric: exact_match}]
 """,
 }
 USUAL = """
@@ -58,7 +52,8 @@ def test_harness(model, run, tasks, capsys):
     folder = run(f"model={model}")
     export_run(folder, "latest", Path("out"), None)
     theirs = lm_eval.simple_evaluate("hf", model_args="pretrained=out,device=cpu", tasks=tasks)
-    ours = lm_eval.simple_evaluate(Harness(str(folder), batch_size=4), tasks=tasks)
+    Harness.run = load_pretrained(str(folder))
+    ours = lm_eval.simple_evaluate(Harness(batch_size=4), tasks=tasks)
     main(["--tasks", ",".join(tasks), "--output_path", "found.json"])
     assert "|±  |" in capsys.readouterr().out
     [path] = Path().glob("found_*.json")
@@ -70,7 +65,32 @@ def test_harness(model, run, tasks, capsys):
         assert written[name] == pytest.approx(theirs["results"][name], abs=1e-4)
 
 
+def test_a_conversation_has_the_template_of_the_export(run, room, capsys):
+    """Special tokens in a text are parsed, as there."""
+    rows = [{"prompt": f"say {n}", "completion": f"it is {n}"} for n in range(20)]
+    write_rows("chats.jsonl", rows)
+    write_rows("texts.jsonl", [{"text": "say 5<|end|>it is 5"}])
+    folder = run("model=llama", "data=chat", "data.path=chats.jsonl", "model.context_length=64")
+    export_run(folder, "latest", Path("out"), None)
+    Path("rolling.yaml").write_text(f"task: rolling{USUAL}{TASKS['rolling']}")
+    theirs = lm_eval.simple_evaluate(
+        "hf", model_args="pretrained=out,device=cpu", tasks=["rolling.yaml"]
+    )
+    main(["--tasks=rolling.yaml", "--output_path", "found.json", "--limit", "1"])
+    [path] = Path().glob("found_*.json")
+    written = json.loads(path.read_text())
+    assert written["results"]["rolling"] == pytest.approx(theirs["results"]["rolling"], abs=1e-4)
+    assert written["model_name"] == str(folder)
+
+
+GENERATION = f"""
+task: answers{USUAL}
+output_type: generate_until
+doc_to_text: "{{{{text}}}}"
+doc_to_target: "of"
+"""
 BAD = {
+    "answers.yaml": "a task that generates text is not supported by --tasks: export the run",
     "choice.yaml --run runs/bert": "--tasks needs a decoder; model.kind is encoder",
     "choice.yaml --run runs/gpt": "there is no folder runs/gpt",
     "blimp_adjunct_island": "Couldn't reach 'nyu-mll/blimp'",
@@ -79,6 +99,7 @@ BAD = {
 
 @pytest.mark.parametrize("arguments", BAD)
 def test_bad_input(arguments, run, tasks):
+    Path("answers.yaml").write_text(GENERATION)
     run("model=bert", "name=bert")
     run("model=gpt2")
     with pytest.raises(Exception, match=re.escape(BAD[arguments])):
