@@ -30,6 +30,8 @@ def test_every_option_of_every_group_builds(group):
             overrides += data.get(option, [])
         if group == "adapt":
             overrides += ["optimizer=adamw"]
+        if option == "small_text":
+            overrides += ["data.path=x"]
         check_parts(compose(overrides))
 
 
