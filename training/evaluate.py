@@ -39,7 +39,6 @@ RUN = """
 --parts PATH        Python file of the parts that it was trained with
 """
 OPTIONS = """
---tasks NAME        tasks of lm-evaluation-harness, such as hellaswag or mine.yaml; other options are then those of lm_eval
 --limit N           evaluate a fixed subset of N examples (default: all)
 --beams N           exact match by beam search with N beams; of an encoder-decoder
 --answers PATH      new file: source, target and prediction of each answer as JSON lines
