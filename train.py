@@ -66,7 +66,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
 
         # the model, and the loss of a batch
         vocab_size = data.tokenizer.vocab_size
-        with distributed.build_device(world):
+        with distributed.device_to_build_on(world):
             model = model or build_model(config.model, vocab_size, config.seed)
         loss_module = LossModule(model, config.loss)
         if world.parallel == "fsdp":
@@ -166,9 +166,9 @@ def loop(
         progress = run_length.progress(state)
         lr = set_lr(run.optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # for dropout
-        clock = time.perf_counter() - start
+        seconds = time.perf_counter() - start
         batch = next(batches)
-        result = update(run, train_module, batch, clock)
+        result = update(run, train_module, batch, seconds)
         state.step += 1
         state.tokens += batch.n_tokens  # over all processes
         state.seconds = result.seconds
@@ -196,11 +196,11 @@ class StepResult(NamedTuple):
 
     losses: dict[str, float]  # means over the targets of the step
     grad_norm: float  # before clipping
-    seconds: float  # of the run, by the main process's clock, so that all end at the same step
+    seconds: float  # of the run, when the step began, by the main process's clock
     stop: bool  # one of the processes has received a signal
 
 
-def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResult:
+def update(run: Run, train_module: Any, batch: Batch, seconds: float) -> StepResult:
     """One step: forward and backward passes, clipping, update."""
     world = run.world
     state = run.state
@@ -211,7 +211,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     # several processes their number stays a tensor: reading it would wait for the GPU
     n_targets = world.sum(batch.count)[0] if world.size > 1 else batch.count
     rows = state.micro_batch_size
-    if run.loss_module.terms:  # a (sum, count) needs the counts of all micro-batches first
+    if run.loss_module.terms:  # of losses() of modules: a (sum, count) needs all counts first
         run.loss_module.terms.count(run, micro_batches(batch, rows, world.device), n_targets)
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, rows, world.device):
@@ -237,10 +237,10 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
         norm = fsdp.whole(norm)
 
     # all that the host reads, in one exchange: the only wait for the GPU
-    seconds = clock if world.is_main else 0.0  # so that the sum is the main process's value
+    own_seconds = seconds if world.is_main else 0.0  # the sum is the main process's value
     n_signals = len(distributed.received_signals)
-    sums = world.sum(batch.count, norm, seconds, n_signals, *totals.values())
-    total_count, total_norm, main_seconds, all_signals, *total_losses = sums.tolist()
+    sums = world.sum(batch.count, norm, own_seconds, n_signals, *totals.values())
+    total_count, total_norm, seconds, all_signals, *total_losses = sums.tolist()
     means = {name: s / total_count for name, s in zip(totals, total_losses, strict=True)}
     grad_norm = total_norm / world.size  # all processes have the same norm
 
@@ -256,7 +256,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
             scaler.step(optimizer)
         optimizer.zero_grad()
     scaler.update()
-    return StepResult(means, grad_norm, main_seconds, stop=all_signals > 0)
+    return StepResult(means, grad_norm, seconds, stop=all_signals > 0)
 
 
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")

@@ -107,7 +107,8 @@ def construct(
     try:
         return constructor(**arguments)
     except ValueError as error:
-        raise ValueError(f"{path}{error}") from None
+        error.args = (f"{path}{error}",)  # keeps its exit code
+        raise
 
 
 def build(

@@ -41,7 +41,7 @@ class Loader:
         chosen = permutation(positions, self.n, hash_seed("evaluation"))
         ids = self.sort(np.sort(chosen))
         for start in range(0, len(ids), self.batch_size):
-            yield self.to_batch(ids[start : start + self.batch_size])
+            yield self.evaluation_batch(ids[start : start + self.batch_size])
 
     def sort(self, ids: ndarray) -> ndarray:
         return ids
@@ -51,15 +51,14 @@ class Loader:
         raise NotImplementedError
 
     def examples(self, ids: ndarray) -> list[list[ndarray]]:
-        """For each text of an example, those of all ids."""
+        """The first texts of all ids and, of pairs, the second texts."""
         return list(map(list, zip(*map(self.example, ids), strict=True)))
 
     def tokens_seen(self, step: int) -> dict[str, int]:
         """The tokens of each source of a mix that were seen before a step."""
         return {}
 
-    def to_batch(self, ids: ndarray) -> Batch:
-        """Make a batch for an evaluation."""
+    def evaluation_batch(self, ids: ndarray) -> Batch:
         return self.call_objective(*self.examples(ids))
 
     def call_objective(self, *rows: Any, step: int | None = None) -> Batch:
@@ -93,7 +92,7 @@ class TokenLoader(Loader):
         positions = step * self.batch_size + np.arange(self.batch_size)
         return self.read(self.ids(positions), self.seed, positions, step)
 
-    def to_batch(self, ids: ndarray) -> Batch:
+    def evaluation_batch(self, ids: ndarray) -> Batch:
         return self.read(ids, "evaluation", ids)
 
     def read(self, ids: ndarray, seed: Any, numbers: ndarray, step: int | None = None) -> Batch:
@@ -112,14 +111,14 @@ class TokenLoader(Loader):
     def widest(self) -> Batch:
         """A batch that needs the most memory. All are alike, except that an objective may make
         shorter ones at some steps; an evaluation has no step, so its batches are full."""
-        return self.to_batch(self.ids(np.arange(self.batch_size)))
+        return self.evaluation_batch(self.ids(np.arange(self.batch_size)))
 
     def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
         """Ends with the tokens that are left after the last example, unless there is a limit."""
         yield from super().evaluation(limit)
         is_all = limit is None or limit >= self.n
         if is_all and self.part.n_tokens - self.n * self.objective.seq_len > 1:
-            yield self.to_batch(np.array([self.n]))
+            yield self.evaluation_batch(np.array([self.n]))
 
 
 def prefetch(

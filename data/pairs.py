@@ -88,7 +88,7 @@ class PairLoader(Loader):
             return widths.max(0).sum()
 
         # without a step, as in an evaluation: an objective may make shorter batches at some steps
-        return self.to_batch(self.batch_ids(max(range(SORT_GROUP), key=width)))
+        return self.evaluation_batch(self.batch_ids(max(range(SORT_GROUP), key=width)))
 
     def example(self, i: int) -> list[ndarray]:
         """[source, target], or [ids, mask] of a conversation."""

@@ -49,7 +49,7 @@ class Chunk(NamedTuple):
         return sum(len(text.encode()) for text in self.texts)
 
 
-Job = list[tuple[Chunk, Any]]  # the ids of each text; for a chat, ids and mask, or an error
+Encoded = list[tuple[Chunk, Any]]  # the ids of each text; for a chat, ids and mask, or an error
 
 
 def prepare(
@@ -65,9 +65,9 @@ def prepare(
     content = [source.version(), options + code, *(held_out or ())]
 
     def build(draft: Path) -> None:
-        split = held_out or hold_out(source)
-        tokenizer = trainer.train(partial(texts_of, source, split), specials)
-        tokenize(draft, source, tokenizer, split, options)
+        split_by = held_out or hold_out(source)
+        tokenizer = trainer.train(partial(texts_of, source, split_by), specials)
+        tokenize(draft, source, tokenizer, split_by, options)
 
     corpus = Corpus(cached(source, content, build), verify)
     if n := len(corpus.skipped):
@@ -156,7 +156,7 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
         yield job
 
 
-def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]) -> Job:
+def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]) -> Encoded:
     encoded = []
     ids: Any
     for chunk in job:
@@ -197,7 +197,7 @@ def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str
     return json.dumps([kinds, settings, vars(trainer), specials, *order])
 
 
-def with_progress(jobs: Iterable[Job], n_bytes: int) -> Iterable[Job]:
+def with_progress(jobs: Iterable[Encoded], n_bytes: int) -> Iterable[Encoded]:
     """The jobs, with a progress bar on a terminal. A large text, or one of unknown size, is also
     announced by a line."""
     if not n_bytes or n_bytes >= LARGE:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from configs.schema import IGNORE_INDEX
@@ -56,7 +56,7 @@ def loss(
     options["logit_softcap"] = head.logit_softcap
     if torch.is_grad_enabled():
         compute = differentiate or chunk_gradients
-        total = ChunkedLoss.apply(compute, size, options, labels, hidden, *parameters)
+        total = chunked_loss(compute, size, options, labels, hidden, parameters)
         return total, count
 
     exact = torch.promote_types(hidden.dtype, torch.float32)
@@ -94,104 +94,89 @@ def chunk_loss(
     return total
 
 
-class ChunkedLoss(torch.autograd.Function):
-    """Compute the gradients of each chunk in the forward pass, while its logits exist, so that no
-    logits are stored or recomputed for the backward pass."""
+def chunked_loss(
+    differentiate: Callable[..., Any],
+    size: int,
+    options: dict[str, Any],
+    labels: Sequence[Tensor],  # targets, and weights if any
+    hidden_NC: Tensor,
+    parameters: list[nn.Parameter],
+) -> Tensor:
+    """The gradients of each chunk are computed while its logits exist, so that no logits are stored
+    or recomputed for the backward pass."""
+    exact = torch.promote_types(hidden_NC.dtype, torch.float32)
+    low = matmul_dtype(hidden_NC)
+    vocab_size = len(parameters[0])
+    padding = -vocab_size % ALIGNMENT
+    aligned = [parameter.detach().to(low) for parameter in parameters]
+    if padding:
+        aligned = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in aligned]
+
+    total = hidden_NC.new_zeros((), dtype=exact)
+    row_gradients = []
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in trained]
+    for rows_NC, *chunk in chunks(size, hidden_NC.detach().to(low), *labels):
+        value, (row_gradient, *added) = differentiate(
+            rows_NC, aligned, chunk, vocab_size, bool(trained), **options
+        )
+        total += value
+        row_gradients.append(row_gradient)
+        for gradient, new in zip(gradients, added, strict=True):
+            gradient += new[:vocab_size]
+
+    gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
+    rows_gradient = torch.cat(row_gradients).type_as(hidden_NC)
+    return KnownGradients.apply(total, [rows_gradient, *gradients], hidden_NC, *trained)
+
+
+class KnownGradients(torch.autograd.Function):
+    """A value, whose gradients with respect to the inputs are known."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        differentiate: Callable[..., Any],
-        size: int,
-        options: dict[str, Any],  # of chunk_loss
-        labels: Sequence[Tensor],  # targets, and weights if any
-        hidden_NC: Tensor,
-        *parameters: Tensor,  # the weight of the head, and its bias if any
-    ) -> Tensor:
-        exact = torch.promote_types(hidden_NC.dtype, torch.float32)
-        low = matmul_dtype(hidden_NC)
-        vocab_size = len(parameters[0])
-        padding = -vocab_size % ALIGNMENT
-        aligned = [parameter.to(low) for parameter in parameters]
-        if padding:
-            aligned = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in aligned]
-
-        total = hidden_NC.new_zeros((), dtype=exact)
-        row_gradients = []
-        is_trained = ctx.needs_input_grad[5]  # the head's weight, the sixth argument
-        gradients = [torch.zeros_like(p, dtype=exact) for p in parameters if is_trained]
-        for rows_NC, *chunk in chunks(size, hidden_NC.to(low), *labels):
-            value, row_gradient, added = differentiate(
-                rows_NC, chunk, aligned, vocab_size, is_trained, **options
-            )
-            total += value
-            row_gradients.append(row_gradient)
-            for gradient, new in zip(gradients, added, strict=True):
-                gradient += new
-
-        gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
-        ctx.save_for_backward(torch.cat(row_gradients).type_as(hidden_NC), *gradients)
-        return total
+    def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*gradients)
+        return value.clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        gradients: list[Any] = [gradient * scale for gradient in ctx.saved_tensors]
-        frozen = [None] * (len(ctx.needs_input_grad) - 4 - len(gradients))
-        return None, None, None, None, *gradients, *frozen
+        return None, None, *(gradient * scale for gradient in ctx.saved_tensors)
 
 
 def chunk_gradients(
     rows_NC: Tensor,
-    labels: Sequence[Tensor],
     parameters: list[Tensor],
+    labels: Sequence[Tensor],
     vocab_size: int,
     is_trained: bool,
     **options: Any,
-) -> tuple[Tensor, Tensor, list[Tensor]]:
+) -> tuple[Tensor, Sequence[Tensor]]:
     """The loss of a chunk and its gradients: those of its rows, and of the head's parameters (its
     weight, and its bias if any) if it is trained. torch.compile makes one graph of this function,
     which serves any number of chunks."""
-    weight, *bias = parameters
-    exact = torch.promote_types(rows_NC.dtype, torch.float32)
-    # in bfloat16 a sum over the vocabulary would be off by a percent
-    logits = F.linear(rows_NC, weight, *bias).to(exact)
-    if rows_NC.device.type in UNSLICED and not any(options.values()):
-        # 50,257 columns of 50,304 would be read one by one, at half the speed
-        logits[:, vocab_size:] = -math.inf
-    else:
-        logits = logits[:, :vocab_size]
 
-    def function(logits_NV: Tensor) -> Tensor:
+    def function(rows_NC: Tensor, *trained: Tensor) -> Tensor:
+        # in bfloat16 a sum over the vocabulary would be off by a percent
+        exact = torch.promote_types(rows_NC.dtype, torch.float32)
+        logits_NV = F.linear(rows_NC, *(trained or parameters)).to(exact)
+        if rows_NC.device.type in UNSLICED and not any(options.values()):
+            # 50,257 columns of 50,304 would be read one by one, at half the speed
+            logits_NV[:, vocab_size:] = -math.inf
+        else:
+            logits_NV = logits_NV[:, :vocab_size]
         return chunk_loss(logits_NV, *labels, **options)
 
-    value, grad_NV = value_and_gradient(function, logits)
-    grad = grad_NV.to(rows_NC.dtype)
-    padding = len(weight) - grad.shape[1]
-    if padding:
-        grad = F.pad(grad, [0, padding])
-    gradients = []
-    if is_trained:
-        gradients.append((grad.mT @ rows_NC)[:vocab_size])
-    if is_trained and bias:
-        gradients.append(grad_NV.sum(0)[:vocab_size])
-    return value, grad @ weight, gradients
-
-
-def value_and_gradient(
-    function: Callable[[Tensor], Tensor], logits: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The function's value, and its gradient with respect to the logits."""
+    inputs = [rows_NC, *parameters] if is_trained else [rows_NC]
     if torch.compiler.is_compiling():
         # the form that torch.compile can trace; in eager mode it would import the compiler
-        gradient, value = torch.func.grad_and_value(function)(logits)
-        return value, gradient
+        numbers = tuple(range(len(inputs)))
+        gradients, value = torch.func.grad_and_value(function, numbers)(*inputs)
+        return value, gradients
 
-    with torch.enable_grad():
-        logits.requires_grad_()
-        value = function(logits)
-        [gradient] = torch.autograd.grad(value, logits)
-    return value.detach(), gradient
+    inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+    value = function(*inputs)
+    return value.detach(), torch.autograd.grad(value, inputs)
 
 
 class CrossEntropy(torch.autograd.Function):

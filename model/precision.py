@@ -57,7 +57,8 @@ def use_deterministic_algorithms(on: bool) -> None:
 
 
 def choose_precision(device: torch.device, precision: str) -> Precision:
-    """The requested precision, or the fastest one that is safe on this device."""
+    """The requested precision, or the fastest one that is safe on this device; sets torch's options
+    for it."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32 for what stays in float32
         # cuDNN would plan attention again for each shape, so for each decoded token

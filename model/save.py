@@ -68,7 +68,7 @@ def write_metadata(
     plain = {
         **asdict(config),
         "resume": False,
-        "choices": {},  # these four are those of an imported run
+        "choices": {},  # an imported run has these four; origin replaces them
         "overrides": [],
         "code": None,
         "frozen": None,

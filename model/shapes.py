@@ -90,7 +90,7 @@ def layer_counts(model: nn.Module) -> Counter[str]:
     """How many layers are identical to each; a repeated layer has no entry of its own."""
     counts: Counter[str] = Counter()
     for name, stack in model.named_children():
-        layers = stack.layers if isinstance(stack, Stack) else []
+        layers = stack.configs if isinstance(stack, Stack) else []
         counts.update(f"{name}.blocks.{layers.index(layer)}" for layer in layers)
     return counts
 

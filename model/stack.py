@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+# dicts of kinds, such as BLOCKS, come from the last file that adds to them
 from configs.registry import build
 from configs.schema import ModelConfig
 from model.attend import Mask
@@ -20,7 +21,6 @@ from model.position import Position
 from model.positions import POSITIONS
 from model.shift import BLOCKS
 
-# dicts of kinds, such as BLOCKS, are imported here from the last file that adds to them
 ContextOf = Callable[..., AttentionContext]  # of (position, rotate, window)
 
 
@@ -36,9 +36,9 @@ class Stack(nn.Module):
             sizes[name] = getattr(config, name)
 
         self.causal = causal
-        self.layers = self.layer_configs(config)
+        self.configs = self.layer_configs(config)
         blocks = []
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self.configs):
             own = {"layer": i, "norm": norm_factory(layer)}
             blocks.append(make_block(layer, sizes | own, memory_width))
         self.blocks = nn.ModuleList(blocks)
@@ -122,7 +122,8 @@ class Stack(nn.Module):
         return x
 
     def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
-        """The context of each layer; here they share one."""
+        """The context of each layer; here they share one. LayeredStack makes one for each position
+        encoding and window."""
         attention: Any = self.blocks[0].attention
         rotate = self.position.rotary(x, q_pos)
         context = context_of(self.position, rotate, attention.sliding_window)

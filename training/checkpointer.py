@@ -92,6 +92,7 @@ class Checkpointer:
             self.pending = self.thread.submit(self.write_all, writes)
 
     def write_all(self, writes: list[Callable[[], None]]) -> None:
+        """Oldest first. After a failure, unsaved_best stays for the next time."""
         for write in writes:
             write()
         self.unsaved_best = []

@@ -75,7 +75,8 @@ def tune_malloc() -> None:
 
 
 def start(config: Config) -> World:
-    """Join the other processes, if there are any, after a check of the settings."""
+    """The world of this process: choose its device and precision, and join the other processes, if
+    there are any."""
     device = choose_device(config.device)
     rank = int(os.environ.get("RANK", 0))
     size = int(os.environ.get("WORLD_SIZE", 1))
@@ -108,7 +109,7 @@ def end(code: int) -> NoReturn:
 # ---- sharing a model
 
 
-def build_device(world: World) -> torch.device:
+def device_to_build_on(world: World) -> torch.device:
     """Where a new model is built: with FSDP, only the main process has memory for all of it."""
     return torch.device("meta" if world.parallel == "fsdp" and not world.is_main else "cpu")
 

@@ -79,8 +79,8 @@ def newton_schulz(matrices: Tensor) -> Tensor:
     x = x / norms.clamp(min=1e-7)
     for _ in range(ITERATIONS):
         square = x @ x.mT
-        square = torch.baddbmm(square, square, square, beta=b, alpha=c)
-        x = torch.baddbmm(x, square, x, beta=a)
+        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)  # b s + c s s
+        x = torch.baddbmm(x, polynomial, x, beta=a)  # a x + polynomial x
     if is_tall:
         x = x.mT
     return x.to(matrices.dtype).view(matrices.shape)

@@ -21,11 +21,11 @@ class TrainState:
 
     step: int = 0
     tokens: int = 0
-    seconds: float = 0.0  # of training and evaluation, until the last step
+    seconds: float = 0.0  # of training and evaluation, until the last step began
     best_val_loss: float = math.inf
     best_step: int = 0
     evals_since_best: int = 0
-    micro_batch_size: int = 0  # a resumed run keeps it: rounding and dropout depend on it
+    micro_batch_size: int = 0  # rounding and dropout depend on it; on a GPU, a resumed run keeps it
     dataset: str = ""  # its content_hash, which must not change
 
     def is_out_of(self, patience: int | None) -> bool:
@@ -59,8 +59,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """A context with the weights to evaluate, if an optimizer trains others (schedule-free):
-        its swap() exchanges them."""
+        """A context without gradients, with the weights to evaluate: swap() of a schedule-free
+        optimizer exchanges them for those that it trains."""
         optimizers: list[Any] = [o for o in self.optimizers if hasattr(o, "swap")]
         with torch.no_grad():
             for optimizer in optimizers:
@@ -73,8 +73,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """A context in eval mode and in the run's precision, with averaged weights if there are
-        any. All processes have to enter it."""
+        """A context without gradients, in eval mode and in the run's precision, with averaged
+        weights if there are any. All processes have to enter it."""
         module = self.loss_module
         is_sharded = self.world.parallel == "fsdp"
         with self.swapped():

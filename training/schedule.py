@@ -31,7 +31,7 @@ def warmed_up(share: float, decay: Schedule) -> Schedule:
     """Linear warmup, then decay(progress of the rest)."""
 
     def factor(progress: float) -> float:
-        if progress < share:
+        if progress < share or share == 1:
             return progress / share
         return decay((progress - share) / (1 - share))
 
@@ -88,23 +88,24 @@ SCHEDULES: Registry[Callable[..., Schedule]] = Registry(
 class RunLength:
     """A run ends when the first of train.steps, tokens, epochs and minutes is reached, or when
     train.patience runs out. If batches vary in tokens, the number of steps for train.tokens is an
-    estimate, for the schedule. n_rows: the size of the training set."""
+    estimate, for the schedule. n_examples: the size of the training set."""
 
-    def __init__(self, train: TrainConfig, tokens_per_row: float, n_rows: int = 0) -> None:
+    def __init__(self, train: TrainConfig, tokens_per_example: float, n_examples: int = 0) -> None:
         limits = [train.steps, train.tokens, train.minutes]
-        steps, self.tokens, minutes = [math.inf if n is None else n for n in limits]
+        max_steps, self.tokens, minutes = [math.inf if n is None else n for n in limits]
         if train.epochs is not None:
-            steps = min(steps, math.ceil(train.epochs * n_rows / train.batch_size))
-        self.max_steps = steps
+            max_steps = min(max_steps, math.ceil(train.epochs * n_examples / train.batch_size))
+        self.max_steps = max_steps
         self.seconds = 60 * minutes
         self.patience = train.patience
 
-        self.tokens_per_step = round(train.batch_size * tokens_per_row)
-        self.whole_tokens = math.inf
+        self.tokens_per_step = round(train.batch_size * tokens_per_example)
+        self.steps = max_steps
+        self.whole_tokens = math.inf  # of the steps that train.tokens takes
         if train.tokens is not None:
-            steps = math.ceil(train.tokens / self.tokens_per_step)
-            self.whole_tokens = steps * self.tokens_per_step
-        self.steps = min(steps, self.max_steps)
+            token_steps = math.ceil(train.tokens / self.tokens_per_step)
+            self.whole_tokens = token_steps * self.tokens_per_step
+            self.steps = min(max_steps, token_steps)
 
     def is_over(self, state: TrainState) -> bool:
         is_last_step = state.step >= self.max_steps or state.tokens >= self.tokens

@@ -80,7 +80,7 @@ def compose_run(overrides: Sequence[str]) -> Config:
 def check_parts(config: Config) -> None:
     """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
     with torch.device("meta"):
-        model = build_model(config.model, 256)
+        model = build_model(config.model, 256)  # the vocabulary is not known yet
     if not config.dry_run:
         check_memory(model, config)
     if config.adapt["kind"] != "none":

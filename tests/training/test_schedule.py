@@ -53,12 +53,12 @@ def test_values(name, changes, values):
 def test_progress_follows_steps_or_the_clock(overrides, step, seconds, progress):
     """Of the middle of the next step; the first limit ends the run."""
     config = compose(["train.batch_size=4", *overrides.split()])
-    length = RunLength(config.train, tokens_per_row=128, n_rows=40)
+    length = RunLength(config.train, tokens_per_example=128, n_examples=40)
     state = TrainState(step, tokens=512 * step, seconds=seconds)
     assert length.is_over(state) == (progress is None)
     assert progress is None or length.progress(state) == pytest.approx(progress)
 
 
 def test_longer_batches_than_usual_do_not_shorten_a_run_of_steps():
-    length = RunLength(compose(["train.steps=10"]).train, tokens_per_row=128)
+    length = RunLength(compose(["train.steps=10"]).train, tokens_per_example=128)
     assert length.progress(TrainState(4, tokens=10**9)) == pytest.approx(0.45)
