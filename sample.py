@@ -77,7 +77,7 @@ class Sampler:
         objective = OBJECTIVES.get(config["objective"]["kind"], Objective)  # auto, if imported
         kind = str(self.model.kind)
         continues = kind == "decoder" and objective.input_kind != "pairs"
-        self.continues = continues and not options.chat
+        self.echoes = continues and not options.chat  # the output begins with the prompt
         self.sampling = choose_sampling(options, kind, continues)
         rules = self.tokenizer.files.get("generation_config.json")  # of an imported model
         self.rules = generation_rules(rules, options) if rules else {}
@@ -139,7 +139,7 @@ class Sampler:
                 if options.json:
                     show(as_json(row))
                 elif not streaming:
-                    separator = "---\n" if self.continues and row is not rows[0] else ""
+                    separator = "---\n" if self.echoes and row is not rows[0] else ""
                     show(separator + (row.shown or "\n"))
 
         if options.attention_map or options.explain:
@@ -150,7 +150,7 @@ class Sampler:
         ids = self.to_ids(prompt) or self.empty
         if not ids and (options.embed or options.attention_map or options.explain):
             raise ValueError("the text is empty")
-        stream = TextStream(self.tokenizer, options.stop, ids if self.continues else ())
+        stream = TextStream(self.tokenizer, options.stop, ids if self.echoes else ())
         return Row(prompt, ids, sample_id, stream)
 
     def generate(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
@@ -176,7 +176,7 @@ class Sampler:
             inputs["length_penalty"] = options.length_penalty
 
         for row in rows:
-            yield row, (row.prompt if self.continues else "")
+            yield row, (row.prompt if self.echoes else "")
         for step in search(prompts, **inputs):
             for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
                 yield row, row.stream.push(i, logprob)

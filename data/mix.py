@@ -143,6 +143,7 @@ class MixLoader(Loader):
         self.loaders = loaders
         part: Any = JoinedFiles([loader.part for loader in loaders])
         first = loaders[0]
+        # without the __post_init__ of TokenLoader and PairLoader
         Loader.__init__(self, part, first.objective, first.tokenizer, first.batch_size, seed)
         sizes = [loader.n for loader in loaders]
         self.firsts = np.cumsum([0, *sizes[:-1]])

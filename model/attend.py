@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.cpu import float32_wins, in_float32, prefer_math_kernel
+from model.cpu import float32_wins, prefer_math_kernel
 from model.cuda import attention_kernels, prefers_matmuls, takes_groups
 
 
@@ -46,7 +46,10 @@ def attend(
     computes it. What stands before is faster in some cases, and gives the same result."""
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD, k_BGSD):
-        return in_float32(attend, q_BHTD, k_BGSD, v_BGSE, mask=mask, dropout=dropout, **options)
+        options |= {"mask": mask, "dropout": dropout}
+        with torch.autocast("cpu", enabled=False):
+            mixed_BHTE = attend(q_BHTD.float(), k_BGSD.float(), v_BGSE.float(), **options)
+        return mixed_BHTE.type_as(q_BHTD)
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls(q_BHTD, mask.bias)
     else:

@@ -75,8 +75,8 @@ class State:
         """Keep the rows with these indices, which may repeat."""
         self.buffers = [buffer[rows] for buffer in self.buffers]
 
-    def keep(self, start: int, end: int) -> None:
-        """Keep slots `start` up to `end`, moved so that `start` becomes slot 0; drop the others."""
+    def keep(self, start: int) -> None:
+        """Drop the slots before `start`, and move the others so that it becomes slot 0."""
 
     def overwrite_rows(self, rows: list[int], other: Any) -> None:
         """Copy these rows from another state, which has read them again, or has read nothing."""
@@ -110,7 +110,7 @@ class KVCache(State):
         seen = slots.seen(n_new, self.window)
         return [buffer[..., seen, :] for buffer in self.buffers]
 
-    def keep(self, start: int, end: int) -> None:
+    def keep(self, start: int) -> None:
         for buffer in self.buffers:
             buffer.copy_(buffer.roll(-start, -2))
 
@@ -149,7 +149,7 @@ class Caches:
     def keep(self, start: int, end: int) -> None:
         self.slots.move(end - start)
         for state in self.states:
-            state.keep(start, end)
+            state.keep(start)
 
     def overwrite_rows(self, rows: list[int], other: "Caches") -> None:
         for state, new in zip(self.states, other.states, strict=True):

@@ -36,6 +36,7 @@ class EncoderDecoder(Transformer):
         own_sizes = {name: n for name, n in vars(config.encoder).items() if n is not None}
         encoder = replace(config, **own_sizes)
 
+        # the decoder comes first: adapt=freeze takes the first stack
         self.decoder = make_stack(config, causal=True, memory_width=encoder.d_model)
         self.encoder = make_stack(encoder, causal=False)
 

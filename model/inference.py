@@ -15,14 +15,14 @@ def prepare(model: nn.Module) -> None:
     """Prepare a model for inference only: its weights can no longer be trained or saved."""
     for block in blocks_of(model):
         if isinstance(block.attention, MultiHeadAttention):
-            merge(block.attention, "query", "key", "value")
+            merge_maps(block.attention, "query", "key", "value")
         if isinstance(block.ffn, MLP):
-            merge(block.ffn, "gate", "up")
+            merge_maps(block.ffn, "gate", "up")
     pack_linears(model)
     model.requires_grad_(False)
 
 
-def merge(owner: nn.Module, *names: str) -> None:
+def merge_maps(owner: nn.Module, *names: str) -> None:
     """Merge these maps of the same input into one."""
     maps = [getattr(owner, name) for name in names]
     if any(type(linear) is not nn.Linear for linear in maps):

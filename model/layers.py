@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from configs.registry import build
 from configs.schema import ModelConfig
 from model.block import AttentionContext
-from model.position import POSITIONS, Position
+from model.position import Position
+from model.positions import POSITIONS
 from model.stack import ContextOf, Stack
 
 PARTS = ("attention", "cross_attention", "ffn", "norm", "position", "block")

@@ -113,20 +113,20 @@ def chunked_loss(
         aligned = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in aligned]
 
     total = hidden_NC.new_zeros((), dtype=exact)
-    row_gradients = []
+    grads = []
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in trained]
     for rows_NC, *chunk in chunks(size, hidden_NC.detach().to(low), *labels):
-        value, (row_gradient, *added) = differentiate(
+        value, (grad_NC, *added) = differentiate(
             rows_NC, aligned, chunk, vocab_size, bool(trained), **options
         )
         total += value
-        row_gradients.append(row_gradient)
+        grads.append(grad_NC)
         for gradient, new in zip(gradients, added, strict=True):
             gradient += new[:vocab_size]
 
     gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
-    rows_gradient = torch.cat(row_gradients).type_as(hidden_NC)
+    rows_gradient = torch.cat(grads).type_as(hidden_NC)
     return KnownGradients.apply(total, [rows_gradient, *gradients], hidden_NC, *trained)
 
 
@@ -159,13 +159,13 @@ def chunk_gradients(
     def function(rows_NC: Tensor, *trained: Tensor) -> Tensor:
         # in bfloat16 a sum over the vocabulary would be off by a percent
         exact = torch.promote_types(rows_NC.dtype, torch.float32)
-        logits_NV = F.linear(rows_NC, *(trained or parameters)).to(exact)
+        logits = F.linear(rows_NC, *(trained or parameters)).to(exact)
         if rows_NC.device.type in UNSLICED and not any(options.values()):
             # 50,257 columns of 50,304 would be read one by one, at half the speed
-            logits_NV[:, vocab_size:] = -math.inf
+            logits[:, vocab_size:] = -math.inf
         else:
-            logits_NV = logits_NV[:, :vocab_size]
-        return chunk_loss(logits_NV, *labels, **options)
+            logits = logits[:, :vocab_size]
+        return chunk_loss(logits, *labels, **options)
 
     inputs = [rows_NC, *parameters] if is_trained else [rows_NC]
     if torch.compiler.is_compiling():

@@ -108,5 +108,5 @@ def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
     return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
 
 
-MLPS = dict(FFNS)
+MLPS = dict(FFNS)  # all but the mixture: no expert is one
 FFNS["moe"] = MixtureOfExperts

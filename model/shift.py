@@ -24,7 +24,8 @@ def with_previous(
         values = values * context.visible[..., None]
     before = F.pad(values[:, :-1], (0, 0, 1, 0))
     if state is not None:
-        [before[:, :1]] = state.read(before[:, :1])
+        [last] = state.read(before[:, :1])
+        before[:, :1] = last
         state.write(values[:, -1:])
     if context.documents is not None:
         is_same_BT = context.documents.diff(prepend=context.documents[:, :1]) == 0

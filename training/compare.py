@@ -90,7 +90,10 @@ def group_seeds(runs: list[RunEnd], field: str) -> list[Group]:
     """Groups of runs that differ only in their seed, the one with the lowest mean first."""
     groups: dict[str, Group] = defaultdict(list)
     for run in runs:
-        groups[repr(run.settings)].append(run)
+        key = repr(run.settings)
+        while run.seed in values(groups[key], "step"):
+            key += " again"  # a copy of a run has a row of its own
+        groups[key].append(run)
 
     found = list(groups.values())
     losses = [numpy.mean([*values(group, field).values()] or math.nan) for group in found]

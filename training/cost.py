@@ -4,12 +4,11 @@ import re
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs.cli import warn
-from configs.parts import CONFIGS
+from configs.compose import CONFIGS, read_yaml
 from configs.schema import Config
 from model.adapt import adapt
 from model.block import blocks_of
@@ -112,7 +111,7 @@ def kept_bytes(model: Any, config: Config, precision: Precision, rows: int) -> i
 
 
 def read_gpus() -> dict[str, dict[str, float]]:
-    return yaml.safe_load((CONFIGS / "gpus.yaml").read_text(encoding="utf-8"))
+    return read_yaml(CONFIGS / "gpus.yaml")
 
 
 def peak_of(name: str) -> float | None:

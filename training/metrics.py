@@ -9,7 +9,7 @@ from configs.registry import Registry
 from model.block import blocks_of
 from model.moe import mixtures_of
 from training.run import Run
-from training.trials import check_name
+from training.trials import check_column
 
 
 def measure(run: Run) -> dict[str, float]:
@@ -18,7 +18,7 @@ def measure(run: Run) -> dict[str, float]:
     with run.evaluating():
         for metric in run.config.metrics.names:
             for name, value in METRICS[metric](run).items():
-                check_name(name)
+                check_column(name)
                 values[name] = float(value)
     return values
 

@@ -82,7 +82,7 @@ COLUMNS = {"step", "tokens", "seconds", "loss", "lr", "grad_norm"}
 COLUMNS |= {"tokens_per_second", "mfu", "full"}
 
 
-def check_name(name: str) -> None:
+def check_column(name: str) -> None:
     if name in COLUMNS or name.startswith("val_"):
         raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
 
@@ -101,7 +101,7 @@ class Terms:
         """Add each term times the number of targets."""
         for number, module in enumerate(self.modules):
             for name, term in module.losses().items():
-                check_name(name)
+                check_column(name)
                 total = self.over_targets((number, name), term, count)
                 losses[name] = losses.get(name, 0.0) + total
 

@@ -33,57 +33,54 @@ def beam_search(
     check_value("length_penalty", length_penalty, float)
     state = DecodingState(model, prompts, sources, max_new_tokens)
 
-    def score(steps: Steps, length: int) -> float:
+    def score(logprob: float, length: int) -> float:
         """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
-        return total(steps) / length**length_penalty
+        return logprob / length**length_penalty
 
-    active: list[Steps] = [[]]
+    active: list[tuple[float, Steps]] = [(0.0, [])]  # each with its log-probability
     best: Steps = []
     best_score = -math.inf
     for length in range(1, max_new_tokens + 1):
-        logprobs_BV = state.next_logits().log_softmax(-1)
-        if processor:
-            logprobs_BV = processor(state.rows, length - 1, logprobs_BV)
-        sums_B1 = logprobs_BV.new_tensor([[total(steps)] for steps in active])
+        own_BV = state.next_logits().log_softmax(-1)
+        logprobs_BV = processor(state.rows, length - 1, own_BV) if processor else own_BV
+        sums_B1 = logprobs_BV.new_tensor([[logprob] for logprob, _ in active])
         totals = (logprobs_BV + sums_B1).flatten()
 
         # twice as many as beams, so that enough remain if each beam also ends
         top = totals.topk(min(2 * beams, len(totals))).indices
-        chosen = logprobs_BV.flatten()[top].tolist()
+        chosen, own = [each.flatten()[top].tolist() for each in (logprobs_BV, own_BV)]
         if any(map(math.isnan, chosen)):  # topk ranks NaN first
             raise FloatingPointError(NOT_FINITE)
 
         rows = []
-        longer: list[Steps] = []
+        longer: list[tuple[float, Steps]] = []
         for rank, index in enumerate(top.tolist()):
             row, i = divmod(index, logprobs_BV.shape[-1])
-            steps = [*active[row], DecodeStep([i], [chosen[rank]])]
+            logprob, steps = active[row]
+            logprob += chosen[rank]
+            steps = [*steps, DecodeStep([i], [own[rank]])]
             if i in stop or length == max_new_tokens:
-                if rank < beams and score(steps, length) > best_score:
+                if rank < beams and score(logprob, length) > best_score:
                     best = steps
-                    best_score = score(steps, length)
+                    best_score = score(logprob, length)
             elif len(longer) < beams:
                 rows.append(row)
-                longer.append(steps)
+                longer.append((logprob, steps))
 
         # at best, each further token has probability 1; the best length depends on the penalty
-        bounds = [score(steps, n) for steps in longer for n in (length + 1, max_new_tokens)]
+        lengths = (length + 1, max_new_tokens)
+        bounds = [score(logprob, n) for logprob, _ in longer for n in lengths]
         if max(bounds, default=-math.inf) <= best_score:
             return best
-        branch(state, rows, longer)
+        branch(state, rows, [steps[-1].ids for _, steps in longer])
         active = longer
     return best
 
 
-def total(steps: Steps) -> float:
-    return sum(step.logprobs[0] for step in steps)
-
-
-def branch(state: DecodingState, rows: list[int], longer: list[Steps]) -> None:
-    """Continue these rows, some of which may repeat, with the last id of each."""
-    ids: list[Any] = [steps[-1].ids[0] for steps in longer]
+def branch(state: DecodingState, rows: list[int], ids: list[Any]) -> None:
+    """Continue these rows, some of which may repeat, each with an id."""
     state.rows = [list(state.rows[row]) for row in rows]
     state.memory = state.memory[:1].expand(len(rows), -1, -1)
     state.caches.select_rows(state.tokens.new_tensor(rows))
-    state.tokens = state.tokens.new_tensor(ids)[:, None]
-    state.append(ids)
+    state.tokens = state.tokens.new_tensor(ids)
+    state.append([i for [i] in ids])

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from model.generate.decode import Rows, left_pad
-from model.generate.prompt import MASK
+from model.generate.marks import MASK
 
 Pooling = Literal["mean", "first", "auto"]
 # {pooling of sentence-transformers: here}; older folders have the longer names

@@ -20,13 +20,18 @@ NAMES = """
 
 
 def generation_rules(settings: str, options: Namespace) -> dict[str, Any]:
-    """The rules in a generation_config.json, except those that the command line overrides. A 0 or
-    an empty list is no rule, unless it is the id of a forced token."""
+    """The rules in a generation_config.json, except those that the command line overrides. A 0, an
+    empty list or a penalty of 1 is no rule, unless it is the id of a forced token."""
     found = json.loads(settings)
-    if options.repetition_penalty is not None:
+    is_neutral = found.get("repetition_penalty") == 1
+    if is_neutral or options.repetition_penalty is not None:
         found["repetition_penalty"] = None
     given = {name: found.get(name) for name in NAMES.split()}
-    return {name: v for name, v in given.items() if v or (v == 0 and name.startswith("forced"))}
+    return {
+        name: value
+        for name, value in given.items()
+        if value or (value == 0 and name.startswith("forced"))
+    }
 
 
 @dataclass

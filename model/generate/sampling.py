@@ -37,7 +37,9 @@ def sample_next(
     """The next id of each row. seen_BV marks the tokens that a row already has, or is None without
     a penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
     if seen_BV is not None:
-        lower_BV = penalize(logits_BV, sampling.repetition_penalty)
+        # the penalty divides positive logits and multiplies negative ones, so that both fall
+        penalty = sampling.repetition_penalty
+        lower_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
         logits_BV = torch.where(seen_BV, lower_BV, logits_BV)
 
     if sampling.temperature < COLDEST:
@@ -56,11 +58,6 @@ def sample_next(
     last = cdf_BV.shape[-1] - 1  # with NaN, an id beyond it is drawn
     drawn_B = drawn_B1[:, 0].clamp(max=last)
     return drawn_B.to(logits_BV.device)
-
-
-def penalize(logits: Tensor, penalty: float) -> Tensor:
-    """Divide positive logits and multiply negative ones, so that both fall."""
-    return torch.where(logits > 0, logits / penalty, logits * penalty)
 
 
 def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:

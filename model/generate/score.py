@@ -30,7 +30,7 @@ def score(model: Any, ids: list[int]) -> Tensor:
 
 def print_scores(sampler: Any, rows: list[Any]) -> None:
     """Print the surprisal of each token but the first, and the sum."""
-    if not sampler.continues:
+    if not sampler.echoes:
         raise ValueError("--score needs a decoder that continues a text")
     for row in rows:
         if len(row.ids) < 2:
@@ -40,6 +40,7 @@ def print_scores(sampler: Any, rows: list[Any]) -> None:
         decode = sampler.tokenizer.incremental_decoder()
         decode([first])
         tokens = [decode([i]) for i in ids]
+        tokens[-1] += decode([], final=True)
         n_bytes = len("".join(tokens).encode())
         bits = -sum(logprobs) / BIT
         found = {

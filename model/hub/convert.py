@@ -89,8 +89,8 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         assign_weights(model, weights)
 
         # the text of the comparison may be shorter than a window
-        has_windows = windows(hf_config) == windows(written)
-        if not (has_windows and agree(model, inputs, expected)):
+        same_windows = windows(hf_config) == windows(written)
+        if not (same_windows and agree(model, inputs, expected)):
             reason = "the logits or windows differ from those of transformers"
             changed = changed_keys(hf_config, written)
             raise HubError(f"{reason}; keys that an export would change: {changed}")

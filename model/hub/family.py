@@ -138,7 +138,7 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
             keys[name] = spec.get("dropout", 0.0)
     keys |= special
 
-    counted = spec | {GROUPS: divided_heads(spec)} if GROUPS in spec else spec
+    counted = spec | {GROUPS: divided_heads(spec)}
     for name, options in family.keys.items():
         values = [counted.get(option) for option in options.split()]
         if not values:

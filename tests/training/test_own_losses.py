@@ -85,7 +85,7 @@ def test_a_term_with_a_count_of_its_own_does_not_change_with_the_micro_batch(row
     size = sum(total / count for total, count in terms)
     _, expected = after_sgd(model, loss + size)
     module = LossModule(model, LossConfig(0.0, 0.0))
-    losses = update(make_run(module, sgd(model), rows), module, batch, clock=0.0).losses
+    losses = update(make_run(module, sgd(model), rows), module, batch, seconds=0.0).losses
     assert losses["size"] == pytest.approx(size.item(), rel=1e-6)
     torch.testing.assert_close(list(model.parameters()), expected, rtol=1e-6, atol=1e-7)
 

@@ -82,7 +82,7 @@ def updater(model, optimizers, rows=6, **options):
     run = make_run(LossModule(model, LossConfig(0.0, 0.0)), optimizers, rows, **options)
 
     def update(batch):
-        result = train.update(run, run.loss_module, batch, clock=0.0)
+        result = train.update(run, run.loss_module, batch, seconds=0.0)
         return result.losses["loss"], result.grad_norm
 
     return update
