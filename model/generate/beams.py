@@ -48,7 +48,8 @@ def beam_search(
 
         # twice as many as beams, so that enough remain if each beam also ends
         top = totals.topk(min(2 * beams, len(totals))).indices
-        chosen, own = [each.flatten()[top].tolist() for each in (logprobs_BV, own_BV)]
+        chosen = logprobs_BV.flatten()[top].tolist()
+        own = own_BV.flatten()[top].tolist()
         if any(map(math.isnan, chosen)):  # topk ranks NaN first
             raise FloatingPointError(NOT_FINITE)
 
