@@ -57,9 +57,8 @@ def beam_search(
         longer: list[tuple[float, Steps]] = []
         for rank, index in enumerate(top.tolist()):
             row, i = divmod(index, logprobs_BV.shape[-1])
-            logprob, steps = active[row]
-            logprob += chosen[rank]
-            steps = [*steps, DecodeStep([i], [own[rank]])]
+            logprob = active[row][0] + chosen[rank]
+            steps = [*active[row][1], DecodeStep([i], [own[rank]])]
             if i in stop or length == max_new_tokens:
                 if rank < beams and score(logprob, length) > best_score:
                     best = steps

@@ -9,7 +9,11 @@ Ids = list[int]
 
 
 def encode_marked(
-    text: str, tokenizer: Tokenizer, template: Template, around: Sequence[str], special: bool
+    text: str,
+    tokenizer: Tokenizer,
+    template: Template,
+    around: Sequence[str],
+    special: bool,
 ) -> tuple[Ids, Ids, Ids]:
     """Returns (ids before the text, its ids, ids after it). With `special`, the text has all
     special tokens written out. Else each [MASK] becomes a special token: for an encoder the mask,
