@@ -6,6 +6,7 @@ torchrun --nproc_per_node=8 train.py parallel=fsdp size=350m
 
 import itertools
 import math
+import shlex
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -120,7 +121,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
                 if state.step:
                     saver.finish()
                 world.wait()  # torchrun ends all processes once one has exited
-                parts = f" parts={config.parts}" if config.parts else ""
+                parts = f" parts={shlex.quote(config.parts)}" if config.parts else ""
                 name = f"name={folder.relative_to(RUNS).as_posix()}{parts}"
                 print(f"stopped; to resume: python train.py {name} resume=true")
                 raise

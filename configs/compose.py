@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
 from configs.parts import CONFIGS, load_parts, parts_configs
-from configs.registry import from_dict
+from configs.registry import construct
 from configs.schema import Config
 
 # taken literally: names and paths may have characters that mean something to Hydra
@@ -34,7 +34,7 @@ def to_config(node: DictConfig) -> Config:
         if (CONFIGS / name).is_dir():  # Hydra puts a file without `@package` here
             line = "'# @package ...', like the others in its folder"
             raise ValueError(f"the file of {name}=... must begin with the line {line}")
-    config = from_dict(Config, values)
+    config: Config = construct("", Config, values)
     if config.plan.gpu and not config.dry_run:
         raise ValueError("plan.gpu plans a run for another GPU: add dry_run=true")
     train = config.train

@@ -20,10 +20,6 @@ class HubError(ValueError):
     exit_code = 4  # a folder or model cannot be converted from or to the Hugging Face formats
 
 
-class NonFiniteError(Exception):
-    exit_code = 5  # a loss or gradient is NaN or infinite
-
-
 class RunLockedError(Exception):
     exit_code = 8  # another process is writing to the run folder
 
@@ -31,8 +27,7 @@ class RunLockedError(Exception):
 class StopRequested(SystemExit):
     """A signal asks the run to stop. This is not an Exception, so it also ends a sweep."""
 
-    def __init__(self) -> None:
-        super().__init__(75)  # EX_TEMPFAIL: try again later
+    code = 75  # EX_TEMPFAIL: try again later
 
 
 @contextmanager

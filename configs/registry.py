@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from configs.describe import LARGEST, UNIONS, describe
 
-Schema = TypeVar("Schema")
 Kind = TypeVar("Kind")
 
 
@@ -65,17 +64,12 @@ def matches(value: Any, annotation: Any) -> bool:
 def check_value(name: str, value: Any, annotation: Any) -> Any:
     """Return the value if its annotation allows it; 1e3 also passes as an integer."""
     if isinstance(value, dict) and is_dataclass(annotation):
-        return from_dict(annotation, value, f"{name}.")  # type: ignore[arg-type]
+        return construct(f"{name}.", annotation, value)  # type: ignore[arg-type]
     if matches(value, annotation):
         return value
     if isinstance(value, float) and value.is_integer() and matches(int(value), annotation):
         return int(value)
     raise ValueError(f"{name} is {value!r:.60}; expected {describe(annotation, name)}")
-
-
-def from_dict(schema: type[Schema], values: dict[str, Any], path: str = "") -> Schema:
-    """Make a dataclass from plain data; unknown and missing keys are errors."""
-    return construct(path, schema, values, {})
 
 
 @cache
@@ -87,9 +81,12 @@ def signature(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def construct(
-    path: str, constructor: Callable[..., Any], options: dict[str, Any], shared: dict[str, Any]
+    path: str,
+    constructor: Callable[..., Any],
+    options: dict[str, Any],
+    shared: Mapping[str, Any] = {},
 ) -> Any:
-    """constructor(**options), plus those shared values for which it has parameters. Shared values,
+    """constructor(**options), such as that of a dataclass, plus those shared values for which it has parameters. Shared values,
     such as d_model, are the caller's: no option can set them. The path, such as "train." or
     "optimizer (muon): ", precedes the name of an option in messages."""
     parameters = signature(constructor)
@@ -112,7 +109,11 @@ def construct(
 
 
 def build(
-    name: str, kinds: Mapping[str, Any], node: Any, shared: dict[str, Any], needs: str | None = None
+    name: str,
+    kinds: Mapping[str, Any],
+    node: Any,
+    shared: Mapping[str, Any] = {},
+    needs: str | None = None,
 ) -> Any:
     """Build kinds[node["kind"]] with its other options. needs: only kinds with this parameter, such
     as `memory`, which attentions need for cross-attention."""

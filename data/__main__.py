@@ -31,7 +31,7 @@ def main(args: list[str] | None = None) -> None:
         from model.pretrained import init_tokenizer
         from training.finetune import with_model
 
-        node = with_model(node, list(map(key_of, overrides)))
+        node, _ = with_model(node, list(map(key_of, overrides)), {})
         tokenizer = init_tokenizer(node.init_from)
     config = to_config(node)
     loaders = load_data(config, tokenizer)

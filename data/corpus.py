@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from configs.cli import expand_user
 from configs.compose import CONFIGS, read_yaml
 from configs.registry import build
 from configs.schema import Config
@@ -31,7 +32,7 @@ class Loaders(NamedTuple):
 def build_data(config: Config) -> tuple[Source, Objective, dict[str, Any]]:
     """Returns (source, objective, the settings of the objective, which replace objective=auto); no
     text is read."""
-    source = build("data", SOURCES, config.data, {})
+    source = build("data", SOURCES, config.data)
     architecture = config.model.kind
     node = config.objective
     if node.get("kind") == "auto":
@@ -73,6 +74,7 @@ def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
 def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     """The loaders of a config; `tokenizer` is that of a pretrained model."""
     source, objective, node = build_data(config)
+    expand_user(source.cache).mkdir(parents=True, exist_ok=True)
 
     if tokenizer:
         known = {*tokenizer.specials, *REPLACEABLE}
@@ -84,7 +86,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
             fit_to_chat(tokenizer)
         trainer = Pretrained(tokenizer.state())
     else:
-        trainer = build("tokenizer", TOKENIZERS, config.tokenizer, {})
+        trainer = build("tokenizer", TOKENIZERS, config.tokenizer)
 
     def load(part: Source, trainer: Any, seed: Any, held_out: HeldOut | None = None) -> Loaders:
         verify = bool(config.resume)  # then all tokens must be those that the run has seen

@@ -79,7 +79,6 @@ def prepare(
 def cached(source: Source, content: list[Any], build: Callable[[Path], None]) -> Path:
     """The folder in the cache that is named by this content; build() fills a new one."""
     root = expand_user(source.cache)
-    root.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(json.dumps([FORMAT, *content]).encode()).hexdigest()[:16]
     folder = root / f"{type(source).__name__.lower()}-{key}"
     if not folder.exists():
@@ -204,5 +203,11 @@ def with_progress(jobs: Iterable[Encoded], n_bytes: int) -> Iterable[Encoded]:
         text = decimal(n_bytes) if n_bytes else "a text"
         print(f"tokenizing {text} ...", file=sys.stderr)
     console = Console(stderr=True)
-    options: Any = {"console": console, "transient": True, "disable": not console.is_terminal}
-    return track(jobs, "tokenizing", n_bytes / JOB_BYTES or None, **options)
+    return track(
+        jobs,
+        "tokenizing",
+        n_bytes / JOB_BYTES or None,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )

@@ -5,7 +5,6 @@ import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -81,11 +80,10 @@ class TokenFile:
     folder: Path
     split: str
     vocab_size: int
-    sizes: dict[str, Any]
+    n_bytes: int
+    n_items: int
 
     def __post_init__(self) -> None:
-        self.n_bytes = self.sizes["n_bytes"]
-        self.n_items = self.sizes["n_items"]
         path = self.folder / f"{self.split}.tokens"
         self.tokens = np.memmap(path, token_dtype(self.vocab_size), "r")
         self.ends = np.memmap(path.with_suffix(".ends"), np.int64, "r")
@@ -120,5 +118,5 @@ class Corpus:
                 if checksums(folder / name, every) != sums[::every]:
                     raise ValueError(f"{name} does not match its checksum")
             vocab_size = self.tokenizer.vocab_size
-            self.train = TokenFile(folder, TRAIN, vocab_size, index[TRAIN])
-            self.validation = TokenFile(folder, VALIDATION, vocab_size, index[VALIDATION])
+            self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
+            self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])

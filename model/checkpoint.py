@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from configs.cli import expand_user, warn
 from configs.errors import CheckpointError
 from configs.parts import LOADED, own_code
-from configs.registry import from_dict
+from configs.registry import construct
 from configs.schema import ModelConfig
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 from model.adapt import adapt, merge_adapters
@@ -141,7 +141,7 @@ def check_code(run: Path, config: dict[str, Any], code: dict[str, str]) -> None:
 
 
 def model_config(node: dict[str, Any]) -> ModelConfig:
-    return from_dict(ModelConfig, node, "model.")
+    return construct("model.", ModelConfig, node)
 
 
 def read_tokenizer(run: Path) -> Tokenizer:

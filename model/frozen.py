@@ -23,6 +23,7 @@ def keep_frozen(run: Path, tensors: Tensors) -> str:
         if not shared.exists():
             os.link(own, shared)
         elif sha256(shared) == digest:
+            link.unlink(missing_ok=True)  # of a run that was killed
             os.link(shared, link)
             os.replace(link, own)
         for path in shared.parent.iterdir():

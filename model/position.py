@@ -84,7 +84,7 @@ class Rope(Position):
                 f"rotary_fraction ({rotary_fraction}) of {rotary_dim} is {self.width} channels"
             )
             raise ValueError(f"{product}; rope needs an even number above 0 (or position=none)")
-        self.scaling: Any = build("scaling", SCALINGS, scaling or {"kind": "none"}, {})
+        self.scaling: Any = build("scaling", SCALINGS, scaling or {"kind": "none"})
 
     def rotary(self, x: Tensor, pos: Tensor) -> Rotate:
         inv_freq = inv_frequencies(self.width, self.rope_theta, x)

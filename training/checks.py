@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from configs.cli import warn
-from configs.errors import NonFiniteError
 from training.run import Run
 
 
@@ -55,7 +54,7 @@ def check_finite(numbers: dict[str, float], step: int) -> None:
         if not math.isfinite(number):
             reason = f"step {step}: the {name} is not finite ({number})"
             hint = "the weights were not updated; try a lower optimizer.lr"
-            raise NonFiniteError(f"{reason}; {hint}")
+            raise FloatingPointError(f"{reason}; {hint}")
 
 
 def check_gradients(run: Run, losses: Collection[str]) -> None:

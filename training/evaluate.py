@@ -55,7 +55,7 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
     """Build a run as train.py does, without a folder and optimizers, with the data of these
     overrides or, if there are none, with its own."""
     keys = list(map(key_of, overrides))
-    node = with_model(compose_node([f"init_from={place}", *overrides]), keys)
+    node, _ = with_model(compose_node([f"init_from={place}", *overrides]), keys, {})
     stored = init_settings(place)
     model, tokenizer, step = init_run(place, which)
     checkpoint = expand_user(place) / "checkpoints" / step_name(step)

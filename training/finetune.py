@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from configs.cli import print
+from configs.cli import print, warn
 from configs.compose import CONFIGS, read_yaml
 from configs.schema import Config, ModelConfig
 from data.tokenizers.tokenizer import Tokenizer
@@ -23,23 +23,29 @@ MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn"
 TUNABLE = r"model\.(context_length|dropout|([a-z_]+\.)?kind)|optimizer\..+"
 
 
-def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
-    """The settings with the model and tokenizer of init_from=. `keys` are those of the command
-    line; of its model settings, only a shorter context, dropout and another kind of a part may be
-    set. Muon is used only if it is named: its learning rates would destroy a trained model."""
+def with_model(
+    node: DictConfig, keys: list[str], choices: dict[str, Any]
+) -> tuple[DictConfig, dict[str, Any]]:
+    """Returns (the settings with the model and tokenizer of init_from=, the option of each other
+    group). `keys` are those of the command line; of its model settings, only a shorter context,
+    dropout and another kind of a part may be set. Muon is used only if it is named: its learning
+    rates would destroy a trained model."""
     for key in keys:
         group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
         if group in MODEL_GROUPS and not re.fullmatch(TUNABLE, key):
             reason = "conflicts with init_from, which sets model and tokenizer"
             hint = "remove it (only model.context_length, model.dropout and a kind may be set)"
             raise ValueError(f"{key} {reason}; {hint}")
+    if "experiment" in keys:
+        warn("init_from sets model and tokenizer; those of experiment= are not used")
     start = init_settings(node.init_from)
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     changed.model = start["model"]
     changed.tokenizer = start["tokenizer"]
+    kept = {group: choices[group] for group in choices if group not in MODEL_GROUPS}
     if "optimizer" not in keys and node.optimizer.kind == "muon":
-        option = "lora" if node.adapt.kind == "lora" else "finetune"
-        changed.optimizer = read_yaml(CONFIGS / f"optimizer/{option}.yaml")
+        kept["optimizer"] = "lora" if node.adapt.kind == "lora" else "finetune"
+        changed.optimizer = read_yaml(CONFIGS / f"optimizer/{kept['optimizer']}.yaml")
     for key in keys:
         if re.fullmatch(TUNABLE, key):
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
@@ -48,17 +54,6 @@ def with_model(node: DictConfig, keys: list[str]) -> DictConfig:
     if isinstance(wanted, int) and wanted > longest:
         reason = f"and {node.init_from} has {longest}; it can only be shortened"
         raise ValueError(f"model.context_length is {wanted}, {reason}")
-    return changed
-
-
-def fine_tuned(
-    node: DictConfig, keys: list[str], choices: dict[str, Any]
-) -> tuple[DictConfig, dict[str, Any]]:
-    """Returns (the settings of a fine-tuning run, the option of each group)."""
-    changed = with_model(node, keys)
-    kept = {group: choices[group] for group in choices if group not in MODEL_GROUPS}
-    if changed.optimizer.kind != node.optimizer.kind:
-        kept["optimizer"] = "lora" if node.adapt.kind == "lora" else "finetune"
     return changed, kept
 
 

@@ -37,7 +37,7 @@ class Muon(Eager, Optimizer):
         return {"momentum_buffer": torch.zeros_like(parameter)}
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
             by_shape: dict[Size, list[Tensor]] = defaultdict(list)
             for parameter in group["params"]:

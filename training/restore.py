@@ -12,7 +12,7 @@ from torch import Tensor
 from configs.errors import CheckpointError, DataError
 from data.disk import atomic_write
 from model.checkpoint import read_config, read_frozen, read_state, read_tensors
-from model.runs import list_checkpoints, read_rows, step_of
+from model.runs import list_checkpoints, read_best, read_rows, step_of
 from model.save import mark_best
 from model.weights import Tensors, frozen_tensors
 from training.checkpointer import Checkpointer
@@ -60,6 +60,8 @@ def set_aside_newer(run: Path, step: int) -> None:
     """Set aside checkpoints newer than the one that a run resumes from: they are damaged."""
     for checkpoint in list_checkpoints(run):
         if step_of(checkpoint) > step:
+            if checkpoint.name == read_best(run):
+                (run / "checkpoints" / "best").unlink()
             aside = checkpoint.with_suffix(".damaged")
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(checkpoint, aside)

@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from configs.errors import RunLockedError
-from configs.parts import LOADED, own_code
+from configs.parts import CONFIGS, LOADED, own_code
 from configs.schema import Config
 from data.disk import sync_folder
 from model.runs import RUNS
@@ -26,7 +26,7 @@ from model.weights import count_parameters
 from training.distributed import World
 from training.run import Run
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = CONFIGS.parent
 NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]{0,119}")  # the runs of a sweep are in its folder
 
 

@@ -26,7 +26,7 @@ from model.adapt import adapt
 from model.transformer import build_model
 from training.checks import check_state
 from training.compare import end_of_run, place_in_sweep
-from training.finetune import fine_tuned
+from training.finetune import with_model
 from training.metrics import METRICS
 from training.optimizer import OPTIMIZERS
 from training.resume import is_resumable, resumed
@@ -64,7 +64,7 @@ def new_config(
 ) -> tuple[Config, dict[str, Any]]:
     """Returns (the config of a new run, the option of each config group)."""
     if node.init_from is not None:
-        node, choices = fine_tuned(node, list(map(key_of, overrides)), choices)
+        node, choices = with_model(node, list(map(key_of, overrides)), choices)
     elif node.adapt.kind != "none":
         raise ValueError("adapt= trains a part of a trained model: add init_from=")
     return to_config(node), choices
@@ -92,7 +92,7 @@ def check_parts(config: Config) -> None:
         if name not in METRICS:
             raise ValueError(f"metrics.names has {name!r}; choose from: {', '.join(METRICS)}")
     if not config.init_from and config.tokenizer.get("kind") != "hub":  # these have one
-        build("tokenizer", TOKENIZERS, config.tokenizer, {})
+        build("tokenizer", TOKENIZERS, config.tokenizer)
     train = config.train
     only_minutes = {train.steps, train.tokens, train.epochs} == {None}
     build_schedule(config.schedule, math.inf if only_minutes else train.steps)

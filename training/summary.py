@@ -9,8 +9,6 @@ from pathlib import Path
 
 from data.corpus import Loaders
 from data.disk import atomic_write
-from data.store import TokenFile
-from data.tokenizers.tokenizer import Tokenizer
 from model.runs import read_best, step_name
 from training.run import Run
 
@@ -62,11 +60,7 @@ def baselines(data: Loaders) -> dict[str, float]:
     part = data.validation.part
     if part.n_bytes > MAX_XZ_BYTES:
         return {}
-    text = text_of(part, data.tokenizer)
+    ordinary = part.tokens[part.tokens < data.tokenizer.n_ordinary]
+    text = data.tokenizer.decode_bytes(ordinary.tolist())
     sizes = {"gzip -9": len(gzip.compress(text)), "xz -9": len(lzma.compress(text, preset=9))}
     return {name: 8 * size / len(text) for name, size in sizes.items()}
-
-
-def text_of(part: TokenFile, tokenizer: Tokenizer) -> bytes:
-    ordinary = part.tokens[part.tokens < tokenizer.n_ordinary]
-    return tokenizer.decode_bytes(ordinary.tolist())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.cli import warn
+from configs.errors import first_line
 from configs.schema import Config
 
 
@@ -27,6 +28,5 @@ def start_wandb(run: Path, config: Config) -> Any:
             settings=wandb.Settings(silent=True, console="off", init_timeout=15),
         )
     except Exception as error:  # whatever the service does, the run continues
-        reason = str(error).partition("\n")[0]
-        warn(f"no wandb ({type(error).__name__}: {reason})")
+        warn(f"no wandb ({type(error).__name__}: {first_line(error)})")
         return None

@@ -85,7 +85,6 @@ class Hub(Source):
             )
 
 
-@dataclass
 class Shakespeare(Source):
     """Tiny Shakespeare, the text of many small benchmarks; downloaded once."""
 

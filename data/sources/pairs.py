@@ -9,7 +9,7 @@ from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Annotated
+from typing import Annotated, Literal
 
 from configs.cli import expand_user
 from configs.errors import DataError
@@ -25,13 +25,15 @@ class ParallelText(Source):
     input_kind = "pairs"
     source: str
     target: str
+    encoding: str = "utf-8"
+    on_error: Literal["error", "skip"] = "error"
 
     def files(self) -> list[Path]:
         return [expand_user(self.source), expand_user(self.target)]
 
     def documents(self) -> Iterator[Document]:
         source, target = self.files()
-        lines = zip_longest(read_lines(source), read_lines(target))
+        lines = zip_longest(*(read_lines(path, self.encoding) for path in self.files()))
         for number, texts in enumerate(lines, 1):
             if None in texts:
                 reason = f"only one of them has a line {number}"
@@ -39,7 +41,6 @@ class ParallelText(Source):
             yield Document(f"{source}:{number}", texts)
 
 
-@dataclass
 class Docstrings(Python):
     """Functions of the standard library without their docstring -> its first line."""
 

@@ -60,7 +60,6 @@ class Source:
         return files
 
 
-@dataclass
 class Python(Source):
     """The running Python's standard library; each file is a document."""
 

@@ -41,7 +41,7 @@ def numbered(name: object, rows: Iterable) -> Rows:
 def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     """The rows of JSON Lines or of a JSON list. The datasets library would parse dates in texts."""
     first = next(filter(str.strip, read_lines(path, encoding)), "")
-    if first.lstrip().startswith("["):
+    if suffix_of(path) == ".json" and first.lstrip().startswith("["):
         text = "".join(read_chunks(path, encoding))
         yield from numbered(path, parse_json(path, text))
         return

@@ -153,4 +153,4 @@ KINDS: Registry[Any] = Registry(bpe=BytePairTokenizer)  # plain.py and imported.
 
 
 def tokenizer_from_state(state: State) -> Tokenizer:
-    return build("tokenizer", KINDS, state, {})
+    return build("tokenizer", KINDS, state)

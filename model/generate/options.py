@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from configs.cli import ArgumentParser, expand_user
-from configs.registry import Count, check_value, from_dict
+from configs.registry import Count, check_value, construct
 from data.chat import to_messages
 from data.sources.tables import parse_json, read_turns
 from model.generate.encoder import Pooling
@@ -100,7 +100,7 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     check_value("--n", options.n, Count)
     sampling = {name: vars(options)[name] for name in vars(Sampling())}
     options.sampling = {name: value for name, value in sampling.items() if value is not None}
-    from_dict(Sampling, options.sampling)  # refuses wrong values before a model is loaded
+    construct("", Sampling, options.sampling)  # refuses wrong values before a model is loaded
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
     for name, suffixes in OUTPUTS.items():
@@ -161,7 +161,7 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
     if continues:
         refuse("source", options, "this model continues a --prompt")
     usual = {"temperature": 0.8 if continues else 0.0}
-    sampling = from_dict(Sampling, usual | options.sampling)
+    sampling = construct("", Sampling, usual | options.sampling)
     if sampling.temperature == 0:
         refuse(FILTERS, options, "greedy decoding (temperature 0) has one result")
     return sampling

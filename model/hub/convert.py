@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from configs.cli import warn
-from configs.errors import HubError, NonFiniteError
+from configs.errors import HubError
 from configs.flat import flatten
 from configs.schema import ModelConfig
 from data.disk import atomic_folder, write_files
@@ -164,7 +164,7 @@ def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
     if expected.shape != logits.shape:
         expected = model.head(expected)
     if not logits.isfinite().all():
-        raise NonFiniteError("the logits are NaN or infinite, so they cannot be compared")
+        raise FloatingPointError("the logits are NaN or infinite, so they cannot be compared")
     difference = (logits - expected).abs().max()
     largest = expected.abs().max()
     return bool(difference <= LOGIT_TOLERANCE * largest)

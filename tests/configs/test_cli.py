@@ -10,7 +10,7 @@ import pytest
 from hydra.errors import HydraException
 
 from configs.cli import print, run_command
-from configs.errors import CheckpointError, DataError, NonFiniteError, RunLockedError, StopRequested
+from configs.errors import CheckpointError, DataError, RunLockedError, StopRequested
 from tests.parts import ROOT
 
 ESCAPES = "\x1b]0;title\x07 \x9b2J \r \x7f \u202eabc\u2066"
@@ -28,7 +28,7 @@ class OutOfMemoryError(RuntimeError):
         (ValueError("seed is x"), 2, "seed is x"),
         (DataError("no text"), 3, "no text"),
         (CheckpointError("damaged"), 4, "damaged"),
-        (NonFiniteError("the loss is nan"), 5, "the loss is nan"),
+        (FloatingPointError("the loss is nan"), 5, "the loss is nan"),
         (MemoryError(), 6, "out of memory"),
         (OSError(errno.ENOSPC, "No space left", "runs/a"), 6, "runs/a: no space left"),
         (OutOfMemoryError("CUDA is full\nand more"), 6, "out of memory .CUDA is full.; lower trai"),

@@ -12,7 +12,6 @@ from torch.nn.utils import get_total_norm
 
 import train
 from configs.compose import compose
-from configs.errors import NonFiniteError
 from configs.schema import IGNORE_INDEX, LossConfig
 from data.batch import Batch
 from model.precision import Precision
@@ -176,7 +175,7 @@ def test_a_nan_never_reaches_the_weights(what):
         return {name: tensor.detach().nan_to_num(7) for name, tensor in tensors.items()}
 
     before = state()
-    with pytest.raises(NonFiniteError, match=f"step 1: the {what} is not finite"):
+    with pytest.raises(FloatingPointError, match=f"step 1: the {what} is not finite"):
         update(make_batch())
     assert_equal(state(), before)
 
