@@ -117,8 +117,8 @@ def read_config(run: Path, hint: str = "") -> dict[str, Any]:
     if not run.exists():
         raise CheckpointError(f"there is no folder {run}{did_you_mean_run(run)}{hint}")
     if not path.exists():
-        hint = "python -m model.hub import imports a Hugging Face folder"
-        raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml; {hint}")
+        other = "python -m model.hub import imports a Hugging Face folder"
+        raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml; {other}")
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():

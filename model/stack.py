@@ -99,8 +99,9 @@ class Stack(nn.Module):
             mask = Mask(causal=self.causal and is_square)
             # plain causal training needs no other mask; nor does decoding: a single query is the
             # newest, and no key is later (`visible` hides empty slots of a cache)
+            is_plain = is_square or n_new == 1
             hides = any(each is not None for each in (window, visible, documents, bias))
-            if hides or not (is_square or n_new == 1):
+            if hides or not is_plain:
                 mask = make_mask(
                     q_pos,
                     seen_pos,

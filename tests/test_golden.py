@@ -33,7 +33,7 @@ def write_text(folder):
 
 
 # where the CPU is fast in bfloat16, Muon would use it
-@patch("training.muon.matmul_dtype", lambda device: torch.float32)
+@patch("training.muon.muon_dtype", lambda device: torch.float32)
 def losses(preset):
     """On one thread of a CPU in float32."""
     data = ["data=text", "data.path=text", "tokenizer=byte", "device=cpu", "precision=fp32"]

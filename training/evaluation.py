@@ -1,4 +1,5 @@
-"""The evaluation of a run: its loss on the validation set, and the accuracy of its predictions."""
+"""The evaluation of a run, by train.py and by the command in evaluate.py: its loss on the
+validation set, and the accuracy of its predictions."""
 
 import math
 from collections import Counter, defaultdict

@@ -55,7 +55,7 @@ class Muon(Eager, Optimizer):
         torch._foreach_lerp_(buffers, updates, 1 - group["momentum"])
         torch._foreach_lerp_(updates, buffers, group["momentum"])
         if dist.is_initialized():
-            updates = in_turn(newton_schulz, updates, matmul_dtype(params[0].device.type))
+            updates = in_turn(newton_schulz, updates, muon_dtype(params[0].device.type))
         else:
             updates = list(newton_schulz(torch.stack(updates)))
 
@@ -74,7 +74,7 @@ def newton_schulz(matrices: Tensor) -> Tensor:
     is_tall = x.shape[-2] > x.shape[-1]
     if is_tall:
         x = x.mT
-    x = x.to(matmul_dtype(x.device.type))
+    x = x.to(muon_dtype(x.device.type))
     norms = x.norm(dim=(-2, -1), keepdim=True)
     x = x / norms.clamp(min=1e-7)
     for _ in range(ITERATIONS):
@@ -86,6 +86,6 @@ def newton_schulz(matrices: Tensor) -> Tensor:
     return x.to(matrices.dtype).view(matrices.shape)
 
 
-def matmul_dtype(device: str) -> torch.dtype:
+def muon_dtype(device: str) -> torch.dtype:
     slow_bf16 = device == "mps" or (device == "cpu" and not fast_bf16())
     return torch.float32 if slow_bf16 else torch.bfloat16

@@ -77,7 +77,7 @@ def machine(config: Config) -> tuple[Precision, float, float | None]:
             memory = FILLED * torch.cuda.mem_get_info(precision.device)[1]
         return precision, memory, peak_flops(precision)
     name = config.plan.gpu.upper()
-    gpus = {name: gpu for name, gpu in read_gpus().items() if "memory" in gpu}
+    gpus = {key: gpu for key, gpu in read_gpus().items() if "memory" in gpu}
     if name not in gpus:
         raise ValueError(f"plan.gpu is {name!r}; choose one of: {', '.join(gpus)}")
     if config.precision not in ("auto", "bf16"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Count, check_value, construct
-from data.chat import to_messages
+from data.chat import Messages, to_messages
 from data.sources.tables import parse_json, read_turns
 from model.generate.encoder import Pooling
 from model.generate.marks import MASK
@@ -188,7 +188,10 @@ def read_texts(options: Namespace) -> list[Any]:
         return [text]
     lines = text.split("\n")
     if options.chat:
-        named = ((f"line {number}", line) for number, line in enumerate(lines, 1))
-        rows = [(place, parse_json(place, line)) for place, line in named]
-        return [to_messages(read_turns(place, row)) for place, row in rows]
+        return [read_messages(number, line) for number, line in enumerate(lines, 1)]
     return lines
+
+
+def read_messages(number: int, line: str) -> Messages:
+    place = f"line {number}"
+    return to_messages(read_turns(place, parse_json(place, line)))

@@ -18,11 +18,11 @@ SPECIALS = ("end", "pad", "start", "mask")
 
 def source(name, /, **changes):
     shared = {"cache": "cache", "val_fraction": 0.05}
-    return build("data", SOURCES, shared | part("data", name, **changes), {})
+    return build("data", SOURCES, shared | part("data", name, **changes))
 
 
 def trainer(name="byte", **changes):
-    return build("tokenizer", TOKENIZERS, part("tokenizer", name, **changes), {})
+    return build("tokenizer", TOKENIZERS, part("tokenizer", name, **changes))
 
 
 def objective(name, context_length=16, architecture="decoder", **changes):

@@ -11,8 +11,10 @@ import pandas
 import pyarrow
 import pytest
 
+from configs.compose import compose
 from configs.errors import DataError
 from data import readers
+from data.corpus import load_data
 from data.readers import read_lines, rechunk, stdlib_files
 from data.store import TRAIN, VALIDATION
 from tests.data.corpora import chunks_of, source, write_rows
@@ -255,12 +257,10 @@ def test_the_hub_offline():
 def test_shakespeare_offline(monkeypatch):
     for proxy in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
-    found = source("shakespeare", cache=".")
-    with pytest.raises(DataError, match="cannot download https://.*; put a copy of that file at"):
-        found.files()
-
-    Path("tinyshakespeare.txt").write_text("To be")
-    assert read(found) == ["To be"]
+    with pytest.raises(DataError, match="cannot download https://.*; put a copy .*: .*refused"):
+        load_data(compose(["data=shakespeare", "data.cache=new"]))
+    Path("new/tinyshakespeare.txt").write_text("To be")
+    assert read(source("shakespeare", cache="new")) == ["To be"]
 
 
 def test_tsv_has_no_quotes():
@@ -278,6 +278,11 @@ def test_parallel_files():
     target.write_text("eins\nzwei\ndrei\n")
     with pytest.raises(DataError, match="need equally many lines; only one of them has a line 3"):
         pairs(found)
+    Path("a.en").write_text("one\n\ntwo\n")
+    target.write_text("eins\n\nf\xfcnf\n", "latin-1")
+    lenient = {"encoding": "latin-1", "on_error": "skip"}
+    found = source("parallel", source="a.en", target="a.de", **lenient)
+    assert [chunk.texts for chunk in chunks_of(found)] == [["one", "eins"], ["two", "f\xfcnf"]]
 
 
 def test_docstrings_of_the_standard_library(monkeypatch):

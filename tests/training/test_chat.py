@@ -212,7 +212,7 @@ def test_bad_rows(room, row, reason):
 
 
 def test_the_preview_marks_what_is_trained_on(room, capsys):
-    write(ROWS)
+    write([ROWS[0]["messages"], *ROWS[1:]])
     preview([*CHAT, "tokenizer=byte", "size=tiny"])
     printed = capsys.readouterr().out
     assert re.search(r"'user:\\nthe cat (\d+)\\nassistant:\\n\[\[\1 hats<end>\]\]\\n'", printed)

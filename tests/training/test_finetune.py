@@ -53,6 +53,8 @@ def test_only_a_shorter_context_and_dropout_may_be_set(tune):
     for override in ("size=tiny", "tokenizer=byte", "model.n_layers=1", "attention=mla"):
         errors = tune(override, "name=other", code=2).err
         assert f"{override.partition('=')[0]} conflicts with init_from, which sets" in errors
+    errors = tune("model.attention.kind=mqa", "model.context_length=16", "name=other", code=2).err
+    assert "attention.key.weight has the shape [64, 64] in init_from and [16, 64]" in errors
     assert not Path("runs/other").exists()
 
 

@@ -20,6 +20,7 @@ def test_warmup_is_linear_up_to_the_peak(name, warmup):
     factor = schedule(name, warmup=warmup)
     assert [factor(share) for share in (0.0, 0.025, 0.05)] == pytest.approx([0.0, 0.25, 0.5])
     assert factor(0.1) == pytest.approx(1.0)
+    assert schedule(name, warmup=100)(1.0) == 1.0
     assert all(0 <= factor(step / 100) <= 1 + 1e-9 for step in range(101))
 
 

@@ -30,6 +30,12 @@ def all_sequences(net, source, max_length, ends, ids=(), logprobs=()):
             yield from all_sequences(net, source, max_length, ends, *longer)
 
 
+def test_the_log_probabilities_are_the_models_own():
+    net = alive(tiny("encoder_decoder"), vocabulary=SMALL)
+    found = search(net, [1], max_new_tokens=1, processor=lambda rows, step, logprobs: logprobs - 1)
+    assert found == search(net, [1], max_new_tokens=1)
+
+
 ENDS = [("learned", [END]), ("relative", [END]), ("rope", [2, END])]
 
 
