@@ -22,19 +22,19 @@ def escape(text: object) -> str:
 
 def print(text: object = "", file: TextIO | None = None) -> None:
     """Print text that may come from a file or a model; only the first process prints."""
-    if file is None and is_other():
+    if file is None and not is_first_process():
         return
     builtins.print(escape(text), file=file, flush=True)
 
 
 def warn(text: str) -> None:
-    if not is_other():
+    if is_first_process():
         print(f"warning: {text}", file=sys.stderr)
 
 
-def is_other() -> bool:
-    """Whether this is a process of torchrun, but not the first."""
-    return os.environ.get("RANK", "0") != "0"
+def is_first_process() -> bool:
+    """Whether this is the first of the processes that torchrun started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def run_command(main: Callable[[], Any]) -> int:

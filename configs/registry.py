@@ -86,7 +86,7 @@ def construct(
     options: dict[str, Any],
     shared: Mapping[str, Any] = {},
 ) -> Any:
-    """constructor(**options), such as that of a dataclass, plus those shared values for which it
+    """constructor(**options), for example of a dataclass, plus those shared values for which it
     has parameters. Shared values, such as d_model, are the caller's: no option can set them. The
     path, such as "train." or "optimizer (muon): ", precedes the name of an option in messages."""
     parameters = signature(constructor)

@@ -114,16 +114,17 @@ def chunked_loss(
 
     total = hidden_NC.new_zeros((), dtype=exact)
     grads = []
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    is_trained = any(parameter.requires_grad for parameter in parameters)
+    trained = parameters if is_trained else []
     gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in trained]
     for rows_NC, *chunk in chunks(size, hidden_NC.detach().to(low), *labels):
-        value, (grad_NC, *added) = differentiate(
-            rows_NC, aligned, chunk, vocab_size, bool(trained), **options
+        value, (grad_NC, *new) = differentiate(
+            rows_NC, aligned, chunk, vocab_size, is_trained, **options
         )
         total += value
         grads.append(grad_NC)
-        for gradient, new in zip(gradients, added, strict=True):
-            gradient += new[:vocab_size]
+        for gradient, added in zip(gradients, new, strict=True):
+            gradient += added[:vocab_size]
 
     gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
     rows_gradient = torch.cat(grads).type_as(hidden_NC)
@@ -131,12 +132,12 @@ def chunked_loss(
 
 
 class KnownGradients(torch.autograd.Function):
-    """A value, whose gradients with respect to the inputs are known."""
+    """A value whose gradients with respect to the inputs are known."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *inputs: Tensor) -> Tensor:
         ctx.save_for_backward(*gradients)
-        return value.clone()
+        return value.clone()  # an input may not be the output
 
     @staticmethod
     @once_differentiable
@@ -162,7 +163,7 @@ def chunk_gradients(
         logits = F.linear(rows_NC, *(trained or parameters)).to(exact)
         if rows_NC.device.type in UNSLICED and not any(options.values()):
             # 50,257 columns of 50,304 would be read one by one, at half the speed
-            logits[:, vocab_size:] = -math.inf
+            logits.detach()[:, vocab_size:] = -math.inf  # their gradient is 0
         else:
             logits = logits[:, :vocab_size]
         return chunk_loss(logits, *labels, **options)

@@ -5,7 +5,7 @@ python -m training.compare runs/a runs/b
 
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,12 +88,12 @@ def read_run(folder: Path) -> RunEnd:
 
 def group_seeds(runs: list[RunEnd], field: str) -> list[Group]:
     """Groups of runs that differ only in their seed, the one with the lowest mean first."""
-    groups: dict[str, Group] = defaultdict(list)
+    groups: dict[Any, Group] = defaultdict(list)
+    seen: Counter[Any] = Counter()
     for run in runs:
-        key = repr(run.settings)
-        while run.seed in values(groups[key], "step"):
-            key += " again"  # a copy of a run has a row of its own
-        groups[key].append(run)
+        settings = repr(run.settings)
+        groups[settings, seen[settings, run.seed]].append(run)
+        seen[settings, run.seed] += 1  # a copy of a run has a row of its own
 
     found = list(groups.values())
     losses = [numpy.mean([*values(group, field).values()] or math.nan) for group in found]

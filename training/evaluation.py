@@ -33,6 +33,9 @@ def evaluate(
 
     metrics = mean_losses(run, batches())
     loss = metrics["val_loss"]
+    if not math.isfinite(loss):
+        reason = f"step {run.state.step}: the validation loss is not finite ({loss})"
+        raise FloatingPointError(f"{reason}; try a lower optimizer.lr")
     is_cross_entropy = not hasattr(run.model, "loss")
     if is_cross_entropy:
         metrics["val_ppl"] = math.exp(min(loss, 700))

@@ -94,7 +94,7 @@ def rebuilt(model: Any, config: ModelConfig, seed: int) -> nn.Module:
 
 def fit(name: str, tensor: Tensor, wanted: Tensor, config: ModelConfig) -> Tensor:
     """A copy of a tensor; a table of positions is cut to a shorter context."""
-    if name.endswith("position.table.weight"):
+    if name.endswith("position.table.weight") and len(wanted) == config.context_length:
         tensor = tensor[: config.context_length]
     if tensor.shape != wanted.shape:
         shapes = f"{list(tensor.shape)} in init_from and {list(wanted.shape)} in the new model"

@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import math
 import shlex
 from contextlib import suppress
 from pathlib import Path
@@ -34,9 +35,10 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
     if best is not None and best != step_name(state.step):
         loss = f"val loss {state.best_val_loss:.3f}"
         lines.append(f"the best checkpoint is that of step {state.best_step:,} ({loss})")
-        if config.init_from and state.best_step == 0:
-            lines.append("warning: the model was better before training; try a lower optimizer.lr")
         sample += " --checkpoint best"
+
+    if state.best_val_loss < math.inf and state.best_step == 0 < state.step:
+        lines.append("warning: the model was better before training; try a lower optimizer.lr")
 
     lines += ["", f"saved to {folder}, with curve.png"]
     if state.step or config.init_from:

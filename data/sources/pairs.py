@@ -15,6 +15,7 @@ from configs.cli import expand_user
 from configs.errors import DataError
 from configs.registry import Bounds, Count
 from data.readers import read_lines
+from data.sources.files import check_encoding
 from data.sources.source import Document, Python, Source
 
 
@@ -28,6 +29,9 @@ class ParallelText(Source):
     encoding: str = "utf-8"
     on_error: Literal["error", "skip"] = "error"
 
+    def __post_init__(self) -> None:
+        check_encoding(self.encoding)
+
     def files(self) -> list[Path]:
         return [expand_user(self.source), expand_user(self.target)]
 
@@ -38,7 +42,7 @@ class ParallelText(Source):
             if None in texts:
                 reason = f"only one of them has a line {number}"
                 raise DataError(f"{source} and {target} need equally many lines; {reason}")
-            yield Document(f"{source}:{number}", texts)
+            yield Document(f"{source} and {target}, line {number}", texts)
 
 
 class Docstrings(Python):

@@ -39,9 +39,12 @@ def numbered(name: object, rows: Iterable) -> Rows:
 
 
 def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
-    """The rows of JSON Lines or of a JSON list. The datasets library would parse dates in texts."""
-    first = next(filter(str.strip, read_lines(path, encoding)), "")
-    if suffix_of(path) == ".json" and first.lstrip().startswith("["):
+    """The rows of JSON Lines, which may be lists, or of a JSON list. The datasets library would
+    parse dates in texts."""
+    lines = filter(str.strip, read_lines(path, encoding))
+    first = next(lines, "").strip()
+    is_row = first.endswith("]") and next(lines, None)
+    if first.startswith("[") and not is_row:
         text = "".join(read_chunks(path, encoding))
         yield from numbered(path, parse_json(path, text))
         return
@@ -60,6 +63,9 @@ def csv_rows(path: Path, fields: list[str], encoding: str, **style: Any) -> Rows
     csv.field_size_limit(2**31 - 1)
     with open_text(path, encoding, "surrogateescape", newline="") as file:
         rows = csv.DictReader(file, restval="", strict=True, **style)
+        names = rows.fieldnames or []
+        if len({*names}) < len(names):
+            raise DataError(f"{path}: two columns have the same name")
         while True:
             row: Any
             try:

@@ -208,6 +208,7 @@ def test_nested_fields(name):
         ("a.csv", "text,b\nright,wrong,x\n", "a.csv:2: there are more values than names"),
         # it would swallow all rows after it
         ("a.csv", 'text,b\n"a,y\nb,y\n', "a.csv:3: unexpected end of data"),
+        ("a.csv", "text,text\na,b\n", "a.csv: two columns have the same name"),
         ("a.txt", "x", "a.txt is not a table; expected a name that ends in .jsonl"),
         ("a.parquet", "x", "cannot read .*a.parquet: "),
     ],

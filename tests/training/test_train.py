@@ -180,3 +180,9 @@ def test_a_mix_and_a_validation_file(run):
     folder = run("data=mix", f"data.sources={{{parts}}}", "train.batch_size=6")
     *_, last = rows(folder, "val_loss_a", "val_loss_b", "tokens", "tokens_a", "tokens_b")
     assert last[2:] == (768, 576, 192)
+
+
+def test_a_validation_loss_that_is_not_finite_ends_the_run(start):
+    errors = start("model=gpt2", "optimizer.lr=1e30", "train.steps=1", "name=nan", code=5).err
+    assert "step 1: the validation loss is not finite (nan)" in errors
+    assert not list(Path("runs/nan").rglob("*.safetensors"))
