@@ -89,7 +89,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         is_finished = stored is not None and run_length.is_over(state)
         if is_finished:
             print(f"{folder} is finished; raise train.steps, or its other length, to go on")
-            last = final_loss(folder)  # if None, only the last evaluation is missing
+            last = final_loss(folder)  # if None, go on: no step is left, only the last evaluation
             if last is not None:
                 return last
 
@@ -212,7 +212,9 @@ def update(run: Run, train_module: Any, batch: Batch, seconds: float) -> StepRes
     # several processes their number stays a tensor: reading it would wait for the GPU
     n_targets = world.sum(batch.count)[0] if world.size > 1 else batch.count
     rows = state.micro_batch_size
-    if run.loss_module.terms:  # of losses() of modules: a (sum, count) needs all counts first
+    if (
+        run.loss_module.terms
+    ):  # losses() with a count of their own need that of the whole step first
         run.loss_module.terms.count(run, micro_batches(batch, rows, world.device), n_targets)
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, rows, world.device):

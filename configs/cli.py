@@ -21,7 +21,8 @@ def escape(text: object) -> str:
 
 
 def print(text: object = "", file: TextIO | None = None) -> None:
-    """Print text that may come from a file or a model; only the first process prints."""
+    """Print text that may come from a file or a model; of several processes, only the
+    first prints to stdout."""
     if file is None and not is_first_process():
         return
     builtins.print(escape(text), file=file, flush=True)

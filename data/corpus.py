@@ -8,7 +8,7 @@ from configs.registry import build
 from configs.schema import Config
 from data.chat import fit_to_chat
 from data.loader import TokenLoader
-from data.mix import SOURCES, Mix, load_mix
+from data.mix import SOURCES, Mix, load_mix  # the last file that adds to SOURCES
 from data.objectives import OBJECTIVES, Objective
 from data.pairs import PairLoader
 from data.prepare import prepare

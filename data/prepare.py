@@ -136,6 +136,7 @@ def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Itera
         if source.input_kind != "text":
             yield Chunk(split, list(document.chunks()), True, document.name)
             continue
+        # with the next chunk, or None
         for text, following in pairwise(chain(rechunk(document.chunks()), [None])):
             yield Chunk(split, [str(text)], is_last=following is None)
 

@@ -61,6 +61,7 @@ def split_documents(
 
 
 def cut(document: Document, share: float) -> Iterator[tuple[str, Document]]:
+    """The parts of a document for each split, to be read once."""
     if share in (0, 1):
         yield TRAIN if share else VALIDATION, document
         return

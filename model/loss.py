@@ -162,7 +162,7 @@ def chunk_gradients(
         exact = torch.promote_types(rows_NC.dtype, torch.float32)
         logits = F.linear(rows_NC, *(trained or parameters)).to(exact)
         if rows_NC.device.type in UNSLICED and not any(options.values()):
-            # 50,257 columns of 50,304 would be read one by one, at half the speed
+            # columns of padding are hidden: 50,257 of 50,304 would be read at half the speed
             logits.detach()[:, vocab_size:] = -math.inf  # their gradient is 0
         else:
             logits = logits[:, :vocab_size]

@@ -96,12 +96,13 @@ class Stack(nn.Module):
             seen_pos = k_pos[:, seen]
             bias = position.bias(q_pos, seen_pos)
             is_square = seen_pos.shape == q_pos.shape
-            mask = Mask(causal=self.causal and is_square)
-            # plain causal training needs no other mask; nor does decoding: a single query is the
-            # newest, and no key is later (`visible` hides empty slots of a cache)
+            # plain causal training needs no bias; nor does decoding: a single query is the newest,
+            # and no key is later (`visible` hides empty slots of a cache)
             is_plain = is_square or n_new == 1
             hides = any(each is not None for each in (window, visible, documents, bias))
-            if hides or not is_plain:
+            if is_plain and not hides:
+                mask = Mask(causal=self.causal and is_square)
+            else:
                 mask = make_mask(
                     q_pos,
                     seen_pos,

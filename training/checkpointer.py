@@ -33,9 +33,10 @@ class Checkpointer:
         self.unchanging: list[Any] = []  # unchanging_of() at the start
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        # the write of the last best step, until it has succeeded: it is tried again before the next
+        # the write of the last best step, until it or a newer one has succeeded: it is tried again
+        # before the next
         self.unsaved_best: list[Callable[[], None]] = []
-        self.saved_step = -1
+        self.saved_step = -1  # restore() sets it, too: no step is saved twice
         self.failures = 0  # in a row
 
     def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:

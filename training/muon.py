@@ -54,7 +54,7 @@ class Muon(Eager, Optimizer):
         buffers = [self.state[p]["momentum_buffer"] for p in params]
         torch._foreach_lerp_(buffers, updates, 1 - group["momentum"])
         torch._foreach_lerp_(updates, buffers, group["momentum"])
-        if dist.is_initialized():
+        if dist.is_initialized():  # the processes share the work
             updates = in_turn(newton_schulz, updates, muon_dtype(params[0].device.type))
         else:
             updates = list(newton_schulz(torch.stack(updates)))

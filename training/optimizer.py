@@ -64,14 +64,14 @@ def make_muon(
     embedding_lr_ratio: Positive | None = None,
 ) -> list[Optimizer]:
     """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at fractions of lr."""
-    # each matrix's share of lr. All updates have the same size, too large for queries that are
-    # initialized smaller: T5's, whose scores are not divided by sqrt(head_dim)
-    shares: dict[Tensor, float] = {}
+    shares: dict[Tensor, float] = {}  # each matrix's share of lr
     tables: set[Tensor] = set()
     for module in model.modules():
         if isinstance(module, nn.Linear):
             shares.setdefault(module.weight, 1.0)
         if isinstance(module, MultiHeadAttention):
+            # all updates have the same size, too large for queries that are initialized smaller:
+            # T5's, whose scores are not divided by sqrt(head_dim)
             shares[module.query.weight] = module.query_gain
         if isinstance(module, Embedding):
             tables |= set(module.parameters())

@@ -100,7 +100,7 @@ class RunLength:
         self.patience = train.patience
 
         self.tokens_per_step = round(train.batch_size * tokens_per_example)
-        self.steps = max_steps
+        self.steps = max_steps  # for the schedule
         self.whole_tokens = math.inf  # of the steps that train.tokens takes
         if train.tokens is not None:
             token_steps = math.ceil(train.tokens / self.tokens_per_step)

@@ -53,7 +53,8 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     if resume and is_resumable(name, resume):
         config, origin = resumed(node, name, origin)
     else:
-        config, origin["choices"] = new_config(node, choices, overrides)
+        config, choices = new_config(node, choices, overrides)
+        origin["choices"] = choices
     config = replace(config, name=name, resume=resume)
     check_parts(config)
     return config, origin

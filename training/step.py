@@ -25,7 +25,7 @@ class LossModule(nn.Module):
         self.options = vars(config)
         if hasattr(model, "loss") and any(self.options.values()):
             raise ValueError("loss.* is for cross-entropy; this model has a loss() of its own")
-        self.differentiate: Callable[..., Any] = chunk_gradients
+        self.differentiate: Callable[..., Any] = chunk_gradients  # or compiled, by compile_module
         contributors = [module for module in model.modules() if hasattr(module, "losses")]
         self.terms = Terms(contributors) if contributors else None
 

@@ -25,7 +25,7 @@ SIZE = "attention.sliding_window"
 
 
 def yarn_mscale(factor: float, mscale: float) -> float:
-    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return 0.1 * mscale * math.log(factor) + 1.0
 
 
 def read_yarn(rope: Keys) -> Keys:
