@@ -55,6 +55,9 @@ DATA = [
     ("data.path=tiny.txt data.val_path=zero.txt", "validation split is empty; change data.val_"),
     ("data.path=latin.txt data.split_on=line", "latin.txt:1 has bytes that are not text; set"),
     ("data.path=no.txt.gz", "cannot read no.txt.gz: "),
-    (PARALLEL + "data.source=gap.txt data.target=three.txt", "line 2: the source or the target is"),
+    (
+        PARALLEL + "data.source=gap.txt data.target=three.txt",
+        "gap.txt and three.txt, line 2: the source or the target",
+    ),
 ]
 BAD = [(typed, 2, part) for typed, part in CONFIG] + [(typed, 3, part) for typed, part in DATA]

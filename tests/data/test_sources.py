@@ -204,6 +204,7 @@ def test_nested_fields(name):
         ("a.jsonl", '{"text": "a"}\n{"body": 5}\n', "2 has None as 'text', not text; .* are: body"),
         ("a.jsonl", '{"text": 5}\n', "a.jsonl:1 has 5 as 'text', not text"),
         ("a.jsonl", '{"messages": []}\n', "conversations are read by data=chat; its fields are"),
+        ("a.json", '[{"text": "a"}, {}]', "a.json, row 2 has None as 'text'"),
         ("a.jsonl", '[{"text": "a"}, {}]', "a.jsonl, row 2 has None as 'text'"),
         ("a.csv", "text,b\nright,wrong,x\n", "a.csv:2: there are more values than names"),
         # it would swallow all rows after it
