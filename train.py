@@ -63,7 +63,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         data = load_data(config, tokenizer)
         config = replace(config, objective=data.objective_settings)  # not auto any more
         check_batches(data.objective, data.train)
-        world.wait()  # may exceed ddp_timeout: one process tokenizes a large text
+        world.wait()  # not limited by ddp_timeout: one process may tokenize a large text
 
         # the model, and the loss of a batch
         vocab_size = data.tokenizer.vocab_size
@@ -93,7 +93,8 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             if last is not None:
                 return last
 
-        # torch.compile and DDP, for training steps only: evaluations and samples have other shapes
+        # torch.compile (in place, but eager in eval mode) and DDP, for training steps only:
+        # evaluations and samples have other shapes
         if world.compiles:
             compile_module(loss_module, config, world)
         if config.train.recompute == "block":
@@ -106,8 +107,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         # the folder of the run, with what it needs besides its weights
         if not is_finished:  # a finished run keeps the settings that it was trained with
             saver.begin(origin or {}, run_folder.environment(world), stored is not None)
-        if world.is_main:
-            print(run_folder.describe(folder, run, run_length.steps))
+        print(run_folder.describe(folder, run, run_length.steps))
         if config.resume and world.is_main:
             truncate_logs(folder, state.step)
         log = Log(folder, run)
@@ -209,15 +209,14 @@ def update(run: Run, train_module: Any, batch: Batch, seconds: float) -> StepRes
     scaler = world.scaler
 
     # the gradient of the mean over all targets of all processes, micro-batch by micro-batch; with
-    # several processes their number stays a tensor: reading it would wait for the GPU
+    # several processes, the number of targets stays a tensor: reading it would wait for the GPU
     n_targets = world.sum(batch.count)[0] if world.size > 1 else batch.count
-    rows = state.micro_batch_size
-    if (
-        run.loss_module.terms
-    ):  # losses() with a count of their own need that of the whole step first
-        run.loss_module.terms.count(run, micro_batches(batch, rows, world.device), n_targets)
+    size = state.micro_batch_size
+    # losses() that have a count of their own need the count of the whole step first
+    if run.loss_module.terms:
+        run.loss_module.terms.count(run, micro_batches(batch, size, world.device), n_targets)
     totals: dict[str, Tensor] = {}
-    for micro_batch, is_last in micro_batches(batch, rows, world.device):
+    for micro_batch, is_last in micro_batches(batch, size, world.device):
         # only DDP reads it: gradients are exchanged once they are accumulated
         train_module.require_backward_grad_sync = is_last
         with world.precision.autocast():

@@ -68,7 +68,7 @@ def run_hydra(main: Callable[[], Any]) -> int:
         sys.argv[1:] = prepare_arguments(sys.argv[1:])
         if "RANK" in os.environ and {"-m", "--multirun"} & set(sys.argv):
             raise ValueError("-m cannot be used with torchrun; start each run by itself")
-        # Hydra raises errors, which run_command prints, instead of printing them itself
+        # errors of Hydra itself, as of a wrong override: raised, so that run_command prints them
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main()
 

@@ -82,8 +82,8 @@ def implied(overrides: Sequence[str]) -> list[str]:
 
 
 def quote(override: str) -> str:
-    """Quote the values of VERBATIM keys, which are taken literally, except what only Hydra can
-    mean: null, quotes, ${...}, lists."""
+    """Quote the values of VERBATIM keys, which are taken literally, except those meant for
+    Hydra: null, quoted text, ${...}, lists, sweeps."""
     key, _, value = override.partition("=")
     is_list = value.startswith("[") and value.endswith("]")
     is_sweep = "," in value and not os.path.exists(os.path.expanduser(value))

@@ -1,4 +1,4 @@
-"""Builds the loaders of a config, from its source, objective and tokenizer, and their corpus."""
+"""Builds the loaders of a config: its source, objective, tokenizer and corpus."""
 
 from typing import Any, NamedTuple
 
@@ -59,8 +59,8 @@ def build_data(config: Config) -> tuple[Source, Objective, dict[str, Any]]:
 
 
 def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
-    """The first built-in objective that fits; if none does, one for such data, which build_data
-    then refuses."""
+    """The first built-in objective that fits; else one for this kind of data, so that build_data
+    can say what does not fit."""
     known = []
     for name, kind in OBJECTIVES.items():
         path = CONFIGS / f"objective/{name}.yaml"

@@ -11,10 +11,10 @@ from pathlib import Path
 def write_synced(path: Path, text: str) -> None:
     """Write a text file, and return once it is on the disk."""
     path.write_text(text, encoding="utf-8", newline="\n")
-    sync_file(path)
+    sync_and_hash(path)
 
 
-def sync_file(path: Path) -> str:
+def sync_and_hash(path: Path) -> str:
     """fsync a file that has been written, and return its sha256."""
     with open(path, "r+b") as file:  # Windows syncs no file that is only read
         os.fsync(file.fileno())

@@ -39,19 +39,19 @@ class Loader:
         """Batches with each example once, or with `limit` fixed examples."""
         positions = np.arange(self.n)[:limit]
         chosen = permutation(positions, self.n, hash_seed("evaluation"))
-        ids = self.sort(np.sort(chosen))
+        ids = self.by_length(np.sort(chosen))
         for start in range(0, len(ids), self.batch_size):
             yield self.evaluation_batch(ids[start : start + self.batch_size])
 
-    def sort(self, ids: ndarray) -> ndarray:
-        return ids
+    def by_length(self, ids: ndarray) -> ndarray:
+        return ids  # of a text, all have the same
 
     def example(self, i: int) -> list[ndarray]:
         """The one or two texts of an example."""
         raise NotImplementedError
 
     def examples(self, ids: ndarray) -> list[list[ndarray]]:
-        """The first texts of all ids and, of pairs, the second texts."""
+        """Transposed: a list of all first texts and, of pairs, one of all second texts."""
         return list(map(list, zip(*map(self.example, ids), strict=True)))
 
     def tokens_seen(self, step: int) -> dict[str, int]:

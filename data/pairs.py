@@ -70,11 +70,11 @@ class PairLoader(Loader):
     def sorted_group(self, step: int, n_steps: int) -> ndarray:
         """The ids of a group, (batch, pair)."""
         positions = step * self.batch_size + np.arange(n_steps * self.batch_size)
-        ids = self.sort(self.ids(positions))
+        ids = self.by_length(self.ids(positions))
         turns = permutation(np.arange(n_steps), n_steps, hash_seed("turns", self.seed, step))
         return ids.reshape(n_steps, self.batch_size)[turns]
 
-    def sort(self, ids: ndarray) -> ndarray:
+    def by_length(self, ids: ndarray) -> ndarray:
         """Order ids so that neighbors have similar source and target lengths."""
         widths = self.objective.widths(self.lengths[ids])
         first, last = widths[:, 0], widths[:, -1]  # the same, if a pair is one row

@@ -32,7 +32,7 @@ from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
 
 FORMAT = 6  # of a corpus in the cache
-ORDER = "epochs"  # names the order of pairs, in the hash that a resumed run checks
+PAIR_ORDER = "epochs"  # to be changed if the order of pairs changes: no run then resumes
 JOB_BYTES = 1 << 19  # that a thread encodes at a time
 LARGE = 10**7  # bytes of text that may take a while
 
@@ -62,7 +62,7 @@ def prepare(
     """The corpus of a source, from the cache or built now. held_out: what a mix holds out."""
     options = options_of(source, trainer, specials)
     code = code_of(source) + code_of(trainer) if LOADED else ""
-    content = [source.version(), options + code, *(held_out or ())]
+    content = [source.version(), options + code, *(held_out or ())]  # its two fields
 
     def build(draft: Path) -> None:
         split_by = held_out or hold_out(source)
@@ -91,7 +91,7 @@ def cached(source: Source, content: list[Any], build: Callable[[Path], None]) ->
 
 
 def tokenize(
-    folder: Path, source: Source, tokenizer: Tokenizer, held_out: HeldOut, options: str
+    folder: Path, source: Source, tokenizer: Tokenizer, split_by: HeldOut, options: str
 ) -> None:
     """Write the corpus."""
     is_chat = source.input_kind == "chat"
@@ -101,7 +101,7 @@ def tokenize(
 
     skipped: list[str] = []
     limit = getattr(source, "max_tokens", None) or sys.maxsize
-    jobs = batch_chunks(split_chunks(source, skipped, held_out))
+    jobs = batch_chunks(split_chunks(source, skipped, split_by))
     encoded = prefetch(to_ids, jobs, workers, 2 * workers)
     n_bytes = sum(size for _, size, _ in source.version())
 
@@ -129,16 +129,16 @@ def tokenize(
     write_index(folder, options, tokenizer, [train, validation], skipped)
 
 
-def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Iterator[Chunk]:
+def split_chunks(source: Source, skipped: list[str], split_by: HeldOut) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation. `skipped` gets an item for each
     document that is left out."""
-    for split, document in split_documents(source, skipped, held_out):
+    for split, document in split_documents(source, skipped, split_by):
         if source.input_kind != "text":
             yield Chunk(split, list(document.chunks()), True, document.name)
             continue
-        # with the next chunk, or None
-        for text, following in pairwise(chain(rechunk(document.chunks()), [None])):
-            yield Chunk(split, [str(text)], is_last=following is None)
+        # with the next chunk, which is never empty
+        for text, following in pairwise(chain(rechunk(document.chunks()), [""])):
+            yield Chunk(split, [text], is_last=not following)
 
 
 def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
@@ -174,18 +174,18 @@ def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]
     return encoded
 
 
-def texts_of(source: Source, held_out: HeldOut, include_val: bool) -> Iterator[str]:
+def texts_of(source: Source, split_by: HeldOut, include_val: bool) -> Iterator[str]:
     """The texts that a tokenizer is trained on."""
     if source.input_kind == "chat":
         yield ":\n"  # in the plain template, beside the roles
-    for chunk in split_chunks(source, [], held_out):
+    for chunk in split_chunks(source, [], split_by):
         if include_val or chunk.split == TRAIN:
             yield from chunk.texts
 
 
 def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str:
-    """What the tokens of a source depend on besides files and code; of its settings, those that are
-    not as by default."""
+    """What the tokens of a source depend on besides files and code; of its settings, only those that
+    differ from the default."""
     settings: dict[str, Any] = {}
     for field in fields(source):
         value = getattr(source, field.name)
@@ -193,7 +193,7 @@ def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str
             settings[field.name] = value
     settings["cache"] = None  # the cache may be moved
     kinds = [type(source).__name__, type(trainer).__name__]
-    order = [] if source.input_kind == "text" else [ORDER]
+    order = [] if source.input_kind == "text" else [PAIR_ORDER]
     return json.dumps([kinds, settings, vars(trainer), specials, *order])
 
 

@@ -72,8 +72,8 @@ def read_chunks(path: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 
 def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield lines without line ends. Bytes that are not text pass: read_begin, which knows the
-    line, refuses them."""
+    """Yield lines without line ends. Bytes that are not text are let through: read_begin
+    refuses them, because it can name the line."""
     with open_text(path, encoding, "surrogateescape") as file:
         for line in file:
             yield line.removesuffix("\n").removesuffix("\r")

@@ -21,15 +21,15 @@ MAX_NAMED = 5  # skipped documents that a warning names
 class HeldOut(NamedTuple):
     """What is held out for validation, by the hash of each document."""
 
-    train_shares: dict[str, float]  # of some documents: how much is for training
-    fraction: float  # of the others
+    train_shares: dict[str, float]  # how much of a document is for training; of the exceptions
+    fraction: float  # of all other documents, held out
 
     def train_share(self, key: str) -> float:
         return self.train_shares.get(key, float(int(key, 16) / 2**64 > self.fraction))
 
 
 def hold_out(source: Source) -> HeldOut:
-    """Files of val_path, and nothing else; or a fraction of the documents, of few at least one, and
+    """Nothing but the files of val_path; or a fraction of the documents, and at least one of a few;
     of a single text, its end."""
     skipped: list[str] = []
     keys = [key for key, _ in islice(hashed_documents(source, skipped), LOOKAHEAD)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 from configs.errors import DataError, errors_as
-from data.disk import sync_file, write_synced
+from data.disk import sync_and_hash, write_synced
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 
 TRAIN = "train"
@@ -48,7 +48,7 @@ class TokenWriter:
 
 
 def checksums(path: Path, every: int = 1) -> list[int]:
-    """CRC-32 of the blocks of a file, or of every n-th."""
+    """CRC-32 of the blocks of a file, or of every n-th block."""
     sums = []
     with path.open("rb") as file:
         for start in range(0, path.stat().st_size, every * BLOCK):
@@ -65,7 +65,7 @@ def write_index(
     content = hashlib.sha256(json.dumps([options, state]).encode())
     sums = {}
     for path in sorted(folder.iterdir()):
-        content.update(sync_file(path).encode())
+        content.update(sync_and_hash(path).encode())
         sums[path.name] = checksums(path)
     index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped, "sums": sums}
     for part in parts:

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.cpu import float32_wins, prefer_math_kernel
-from model.cuda import attention_kernels, prefers_matmuls, takes_groups
+from model.cpu import float32_wins, prefers_matmuls_on_cpu
+from model.cuda import attention_kernels, prefers_matmuls_on_cuda, takes_groups
 
 
 class Mask(NamedTuple):
@@ -46,14 +46,14 @@ def attend(
     computes it. What stands before is faster in some cases, and gives the same result."""
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD, k_BGSD):
-        options |= {"mask": mask, "dropout": dropout}
+        q, k, v = q_BHTD.float(), k_BGSD.float(), v_BGSE.float()
         with torch.autocast("cpu", enabled=False):
-            mixed_BHTE = attend(q_BHTD.float(), k_BGSD.float(), v_BGSE.float(), **options)
+            mixed_BHTE = attend(q, k, v, mask, dropout=dropout, **options)
         return mixed_BHTE.type_as(q_BHTD)
     if q_BHTD.is_cuda:
-        by_matmuls = prefers_matmuls(q_BHTD, mask.bias)
+        by_matmuls = prefers_matmuls_on_cuda(q_BHTD, mask.bias)
     else:
-        by_matmuls = prefer_math_kernel(q_BHTD, k_BGSD, v_BGSE)
+        by_matmuls = prefers_matmuls_on_cpu(q_BHTD, k_BGSD, v_BGSE)
     if logit_softcap is None and not by_matmuls:
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 

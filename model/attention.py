@@ -58,10 +58,9 @@ class Attention(nn.Module):
 class MultiHeadAttention(Attention):
     """Multi-head attention (arxiv.org/abs/1706.03762), in which groups of `queries_per_kv` query
     heads (None: all) share one key/value head (arxiv.org/abs/2305.13245). All widths are
-    independent: d_model of x; in cross-attention, `memory` (widths of the inputs of keys and
-    values, of which they read the first kdim and the last vdim channels, as in
-    arxiv.org/abs/1702.04521; None: all); and per head head_dim (queries and keys) and v_head_dim
-    (values)."""
+    independent. x has d_model; a head has head_dim, and v_head_dim for its values. In
+    cross-attention, `memory` has the widths of the inputs of keys and values. Keys read the first
+    kdim of their channels, values the last vdim, as in arxiv.org/abs/1702.04521 (None: all)."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from model.position import Rotate
 
 
 class AttentionContext(NamedTuple):
-    """What a layer gets besides x; made once per forward pass for all identical layers."""
+    """What a layer gets besides x; made once per forward pass for all layers of a kind."""
 
     mask: Mask = Mask()
     rotate: Rotate | None = None  # applies rotary position embeddings
@@ -56,7 +56,7 @@ class Block(nn.Module):
         self.attention = attention
         self.cross: Any = cross
         self.ffn = ffn
-        basic = {"mask", "rotate", "cache"}
+        basic = {"mask", "rotate", "cache"}  # every attention gets them
         self.reads = {"attention": basic | fields_read_by(attention), "ffn": fields_read_by(ffn)}
         self.make_norms(norm)
         self.drop = nn.Dropout(dropout)

@@ -10,22 +10,22 @@ class Slots:
     """Where tokens are stored: the t-th token of each row, padding included, has slot t in every
     layer.
 
-    Slots in use grow with each forward pass, until `slot` is set. From then on they are fixed: a
+    Slots in use grow with each forward pass, until fix() is called. From then on they are fixed: a
     pass reads one token per row, and all shapes and addresses stay the same, as a CUDA graph needs.
     """
 
     def __init__(self, size: int):
         self.size = size
         self.length = 0  # slots that are in use
-        self.slot: Tensor | None = None  # (1,), the next slot, once they are fixed
+        self.fixed: Tensor | None = None  # (1,), the next slot, from fix() on
 
     def fix(self, device: torch.device) -> None:
-        self.slot = torch.tensor([self.length], device=device)
+        self.fixed = torch.tensor([self.length], device=device)
 
     def next(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """The slots of n new tokens, and all slots that they may read, including their own."""
-        if self.slot is not None:
-            return self.slot, torch.arange(self.size, device=device)
+        if self.fixed is not None:
+            return self.fixed, torch.arange(self.size, device=device)
         end = self.length + n
         if end > self.size:
             raise ValueError(f"the cache has room for {self.size} positions, not {end}")
@@ -34,21 +34,21 @@ class Slots:
 
     def seen(self, n: int, window: int | None) -> slice:
         """The slots that a layer reads: with a window only the newest, unless slots are fixed."""
-        if self.slot is not None:
+        if self.fixed is not None:
             return slice(0, self.size)
         first = 0 if window is None else max(0, self.length + 1 - window)
         return slice(first, self.length + n)
 
     def advance(self, n: int) -> None:
-        if self.slot is None:
+        if self.fixed is None:
             self.length += n
         else:
-            self.slot += n
+            self.fixed += n
 
     def move(self, length: int) -> None:
         self.length = length
-        if self.slot is not None:
-            self.slot.fill_(length)
+        if self.fixed is not None:
+            self.fixed.fill_(length)
 
 
 class State:
@@ -103,10 +103,10 @@ class KVCache(State):
                 self.buffers.append(tensor.new_zeros(*outer, slots.size, width))
 
         for buffer, tensor in zip(self.buffers, new, strict=True):
-            if slots.slot is None:
+            if slots.fixed is None:
                 buffer[..., slots.length : slots.length + n_new, :] = tensor
             else:
-                buffer.index_copy_(-2, slots.slot, tensor)
+                buffer.index_copy_(-2, slots.fixed, tensor)
         seen = slots.seen(n_new, self.window)
         return [buffer[..., seen, :] for buffer in self.buffers]
 

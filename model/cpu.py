@@ -17,7 +17,7 @@ FAST_BF16 = {
 }
 
 
-def prefer_math_kernel(q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor) -> bool:
+def prefers_matmuls_on_cpu(q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor) -> bool:
     """Whether explicit matmuls beat the fused kernel. They do for short sequences, except in full
     float32: a step takes a quarter less time, and that of a small GPT-2 40 % less. Beyond 512
     tokens the fused kernel wins."""

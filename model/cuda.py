@@ -35,7 +35,7 @@ def joins_maps() -> bool:
     return CHOICES["joined_maps"] and torch.is_grad_enabled()
 
 
-def prefers_matmuls(q_BHTD: Tensor, bias: Tensor | None) -> bool:
+def prefers_matmuls_on_cuda(q_BHTD: Tensor, bias: Tensor | None) -> bool:
     is_masked_query = q_BHTD.shape[-2] == 1 and bias is not None
     return CHOICES["explicit_decoding"] and is_masked_query
 

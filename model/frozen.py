@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from data.disk import sync_file, sync_folder
+from data.disk import sync_and_hash, sync_folder
 from model.runs import FROZEN, RUNS, sha256
 from model.weights import Tensors, write_tensors
 
@@ -15,7 +15,7 @@ def keep_frozen(run: Path, tensors: Tensors) -> str:
     own = run / FROZEN
     own.unlink(missing_ok=True)  # writing to a link would change the other runs
     write_tensors(own, tensors)
-    digest = sync_file(own)
+    digest = sync_and_hash(own)
     shared = RUNS / ".frozen" / digest
     link = own.with_suffix(".draft")
     with suppress(OSError):

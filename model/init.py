@@ -40,7 +40,8 @@ def initialize_weights(model: Any, scheme: str) -> None:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | nn.Embedding)
     }
-    # such as stack.blocks.0.ffn, which writes once even if it has experts and shared experts
+    # the first four parts of a name are a sub-layer, such as stack.blocks.0.ffn, which writes once
+    # even if it has several experts
     writers = {tuple(name.split(".")[:4]) for name in matrices if name.endswith(".out")}
     n_residual_writes = Counter(stack for stack, *_ in writers)
 

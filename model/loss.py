@@ -15,9 +15,7 @@ from model.attend import matmul_dtype, soft_cap
 from model.cpu import use_cpu_kernels
 from model.embedding import Head
 
-# positions whose logits are held at a time, on a CPU; more if the vocabulary is small. Twice the
-# width is enough: 256 take 5 % less time than 512 at width 128, and 5 % more at width 384
-CHUNK = 512
+CHUNK = 512  # positions whose logits are held at a time, on a CPU; more if the vocabulary is small
 ALIGNMENT = 64  # pads the vocabulary: a GPU has no fast matmul for GPT-2's 50,257
 UNSLICED = ("cuda",)  # where the loss of all columns is faster than that of a slice
 GPU_CHUNK = 4096  # small chunks leave a GPU idle, and move the gradient of the head more often
@@ -51,12 +49,13 @@ def loss(
     parameters = list(head.map.parameters())
     size = GPU_CHUNK
     if hidden.is_cpu:
+        # 256 take 5 % less time than 512 at width 128, and 5 % more at width 384
         size = min(CHUNK, 2 * hidden.shape[-1])
         size = max(size, 2**20 // head.map.out_features)  # a million logits
     options["logit_softcap"] = head.logit_softcap
     if torch.is_grad_enabled():
         compute = differentiate or chunk_gradients
-        total = chunked_loss(compute, size, options, labels, hidden, parameters)
+        total = loss_with_gradients(compute, size, options, labels, hidden, parameters)
         return total, count
 
     exact = torch.promote_types(hidden.dtype, torch.float32)
@@ -76,9 +75,9 @@ def chunk_loss(
     z_loss: float = 0.0,
 ) -> Tensor:
     """The summed loss of a chunk of positions; it may be any differentiable function of logits and
-    targets. Without options, columns that pad the vocabulary are -inf on a GPU. `weights` are
-    factors of each position's cross-entropy; z_loss is the factor of log(sum(exp(logits)))^2
-    (arxiv.org/abs/2204.02311)."""
+    targets. On a GPU, while all these options are off, columns that pad the vocabulary are -inf.
+    `weights` are factors of each position's cross-entropy; z_loss is the factor of
+    log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
     logits_NV = soft_cap(logits_NV, logit_softcap)
 
     cross_entropy = partial(F.cross_entropy, logits_NV, targets_N, label_smoothing=label_smoothing)
@@ -94,7 +93,7 @@ def chunk_loss(
     return total
 
 
-def chunked_loss(
+def loss_with_gradients(
     differentiate: Callable[..., Any],
     size: int,
     options: dict[str, Any],
@@ -113,21 +112,21 @@ def chunked_loss(
         aligned = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in aligned]
 
     total = hidden_NC.new_zeros((), dtype=exact)
-    grads = []
-    is_trained = any(parameter.requires_grad for parameter in parameters)
-    trained = parameters if is_trained else []
+    row_grads = []
+    head_is_trained = any(parameter.requires_grad for parameter in parameters)
+    trained = parameters if head_is_trained else []
     gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in trained]
     for rows_NC, *chunk in chunks(size, hidden_NC.detach().to(low), *labels):
-        value, (grad_NC, *new) = differentiate(
-            rows_NC, aligned, chunk, vocab_size, is_trained, **options
+        value, (grad_NC, *head_grads) = differentiate(
+            rows_NC, aligned, chunk, vocab_size, head_is_trained, **options
         )
         total += value
-        grads.append(grad_NC)
-        for gradient, added in zip(gradients, new, strict=True):
+        row_grads.append(grad_NC)
+        for gradient, added in zip(gradients, head_grads, strict=True):
             gradient += added[:vocab_size]
 
     gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
-    rows_gradient = torch.cat(grads).type_as(hidden_NC)
+    rows_gradient = torch.cat(row_grads).type_as(hidden_NC)
     return KnownGradients.apply(total, [rows_gradient, *gradients], hidden_NC, *trained)
 
 
@@ -150,7 +149,7 @@ def chunk_gradients(
     parameters: list[Tensor],
     labels: Sequence[Tensor],
     vocab_size: int,
-    is_trained: bool,
+    head_is_trained: bool,
     **options: Any,
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """The loss of a chunk and its gradients: those of its rows, and of the head's parameters (its
@@ -168,7 +167,7 @@ def chunk_gradients(
             logits = logits[:, :vocab_size]
         return chunk_loss(logits, *labels, **options)
 
-    inputs = [rows_NC, *parameters] if is_trained else [rows_NC]
+    inputs = [rows_NC, *parameters] if head_is_trained else [rows_NC]
     if torch.compiler.is_compiling():
         # the form that torch.compile can trace; in eager mode it would import the compiler
         numbers = tuple(range(len(inputs)))

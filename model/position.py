@@ -91,7 +91,7 @@ class Rope(Position):
         inv_freq = self.scaling(inv_freq, self.rope_theta)
 
         angle = pos[:, None, :, None] * inv_freq
-        angle = torch.cat([-angle, angle], -1)  # for both channels of each pair
+        angle = torch.cat([-angle, angle], -1)  # for both channels of a pair; the minus is for sin
         cos = angle.cos() * self.scaling.mscale
         sin = angle.sin() * self.scaling.mscale
 

@@ -1,5 +1,5 @@
 """Runs: where their folders are, the names of their checkpoints,
-runs/name/checkpoints/step-########, and the rows of their files."""
+runs/name/checkpoints/step-########, and the rows of their logs."""
 
 import hashlib
 import json

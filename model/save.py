@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from configs.schema import Config
-from data.disk import atomic_folder, atomic_write, sync_file, sync_folder, write_synced
+from data.disk import atomic_folder, atomic_write, sync_and_hash, sync_folder, write_synced
 from data.tokenizers.tokenizer import Tokenizer
 from model.runs import FORMAT, list_checkpoints, read_best, step_name
 from model.weights import Tensors, write_tensors
@@ -26,7 +26,7 @@ def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any
         for name, named in tensors.items():
             write_tensors(draft / f"{name}.safetensors", named)
         write_synced(draft / "state.json", json.dumps({"format": FORMAT, "step": step} | state))
-        manifest = {path.name: sync_file(path) for path in sorted(draft.iterdir())}
+        manifest = {path.name: sync_and_hash(path) for path in sorted(draft.iterdir())}
         write_synced(draft / "manifest.json", json.dumps(manifest, indent=1))
         if final.exists():  # it was saved before, but the disk reported an error
             remove(final)
@@ -68,7 +68,7 @@ def write_metadata(
     plain = {
         **asdict(config),
         "resume": False,
-        "choices": {},  # an imported run has these four; origin replaces them
+        "choices": {},  # these four are for an imported run; else origin replaces them
         "overrides": [],
         "code": None,
         "frozen": None,

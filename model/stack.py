@@ -30,7 +30,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
-        # values that a part may ask for; no config can set them, nor memory and cross
+        # values that a part may ask for; memory and cross are here so that no config sets them
         sizes: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             sizes[name] = getattr(config, name)
@@ -80,7 +80,7 @@ class Stack(nn.Module):
         memory_visible: like visible, for the memory."""
         n_new = x.shape[1]
         slots = Slots(n_new) if caches is None else caches.slots
-        q_slots, k_slots = slots.next(n_new, x.device)
+        q_slots, k_slots = slots.next(n_new, x.device)  # without caches, both are 0 to n_new - 1
         q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
         common = AttentionContext(
             memory=memory,
@@ -96,8 +96,8 @@ class Stack(nn.Module):
             seen_pos = k_pos[:, seen]
             bias = position.bias(q_pos, seen_pos)
             is_square = seen_pos.shape == q_pos.shape
-            # plain causal training needs no bias; nor does decoding: a single query is the newest,
-            # and no key is later (`visible` hides empty slots of a cache)
+            # without a bias if only later tokens are hidden: a square has torch's causal flag, and
+            # a single query is the newest (`visible` hides empty slots of a cache)
             is_plain = is_square or n_new == 1
             hides = any(each is not None for each in (window, visible, documents, bias))
             if is_plain and not hides:

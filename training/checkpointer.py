@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from configs.cli import warn
 from configs.explain import explain
-from data.disk import sync_file
+from data.disk import sync_and_hash
 from model import save
 from model.frozen import keep_frozen
 from model.runs import list_checkpoints
@@ -30,11 +30,10 @@ class Checkpointer:
     def __init__(self, folder: Path, run: Run) -> None:
         self.folder = folder
         self.run = run
-        self.unchanging: list[Any] = []  # unchanging_of() at the start
+        self.unchanging: list[Any] = []  # what no step may change; begin() sets it
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        # the write of the last best step, until it or a newer one has succeeded: it is tried again
-        # before the next
+        # the write of the best step, until it has succeeded: each later save tries it again first
         self.unsaved_best: list[Callable[[], None]] = []
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
         self.failures = 0  # in a row
@@ -76,7 +75,7 @@ class Checkpointer:
             return
         self.wait()
         world.wait()  # for the main process, which may have waited for a slow disk
-        with self.run.swapped():
+        with self.run.swapped():  # without gradients
             tensors = self.tensors()
             if self.unchanging_of(tensors) != self.unchanging:
                 reason = "a checkpoint would not hold what a step has changed"
@@ -130,7 +129,7 @@ class Checkpointer:
     def write(self, step: int, tensors: dict, state: dict[str, Any], best: bool) -> None:
         # log rows reach the disk first: a run that resumes here will not write them again
         for log in self.folder.glob("*.jsonl"):
-            sync_file(log)
+            sync_and_hash(log)
         save.save(self.folder, step, tensors, state)
         if best:
             save.mark_best(self.folder, step)

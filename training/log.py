@@ -72,7 +72,7 @@ class Log:
         if state.step % self.run.config.log.every:
             return
         passed = time.perf_counter() - self.last_time
-        # with train.minutes, it is unknown in the first step
+        # with train.minutes, progress is 0 in the first step
         left = state.seconds * (1 / progress - 1) if progress else 0.0
         values["tokens_per_second"] = (state.tokens - self.last_tokens) / passed
         if self.ideal_seconds:

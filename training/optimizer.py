@@ -70,13 +70,13 @@ def make_muon(
         if isinstance(module, nn.Linear):
             shares.setdefault(module.weight, 1.0)
         if isinstance(module, MultiHeadAttention):
-            # all updates have the same size, too large for queries that are initialized smaller:
-            # T5's, whose scores are not divided by sqrt(head_dim)
+            # the updates of Muon all have one size; queries that are initialized smaller need
+            # smaller ones: T5's, whose scores are not divided by sqrt(head_dim)
             shares[module.query.weight] = module.query_gain
         if isinstance(module, Embedding):
             tables |= set(module.parameters())
 
-    matrices: dict[float, list[Tensor]] = {1.0: []}  # by share; set_lr returns the first one's lr
+    matrices: dict[float, list[Tensor]] = {1.0: []}  # by share; the log shows the lr of the first
     embeddings = []
     rest = []
     for name, parameter in trained_parameters(model).items():

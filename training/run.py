@@ -48,7 +48,7 @@ class Run(NamedTuple):
     config: Config
     data: Loaders
     world: World
-    loss_module: Any  # a LossModule, neither compiled nor wrapped by DDP
+    loss_module: Any  # a LossModule, not wrapped by DDP; if it is compiled, eager in eval mode
     optimizers: list[Optimizer]
     ema: EMA | None
     state: TrainState
@@ -59,8 +59,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """A context without gradients, with the weights to evaluate: swap() of a schedule-free
-        optimizer exchanges them for those that it trains."""
+        """A context without gradients, in which a schedule-free optimizer, one with a swap(), has put
+        the weights to evaluate in the place of those that it trains."""
         optimizers: list[Any] = [o for o in self.optimizers if hasattr(o, "swap")]
         with torch.no_grad():
             for optimizer in optimizers:

@@ -101,10 +101,10 @@ class RunLength:
 
         self.tokens_per_step = round(train.batch_size * tokens_per_example)
         self.steps = max_steps  # for the schedule
-        self.whole_tokens = math.inf  # of the steps that train.tokens takes
+        self.scheduled_tokens = math.inf  # train.tokens, up to the end of a step
         if train.tokens is not None:
             token_steps = math.ceil(train.tokens / self.tokens_per_step)
-            self.whole_tokens = token_steps * self.tokens_per_step
+            self.scheduled_tokens = token_steps * self.tokens_per_step
             self.steps = min(max_steps, token_steps)
 
     def is_over(self, state: TrainState) -> bool:
@@ -116,7 +116,7 @@ class RunLength:
         """The progress of a run, from 0 to 1, at the middle of the next step, so that neither the
         first nor the last step has a learning rate of 0."""
         by_steps = (state.step + 0.5) / self.max_steps
-        by_tokens = (state.tokens + 0.5 * self.tokens_per_step) / self.whole_tokens
+        by_tokens = (state.tokens + 0.5 * self.tokens_per_step) / self.scheduled_tokens
         return min(1.0, max(by_steps, by_tokens, state.seconds / self.seconds))
 
 

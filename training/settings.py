@@ -92,10 +92,11 @@ def check_parts(config: Config) -> None:
     for name in config.metrics.names:
         if name not in METRICS:
             raise ValueError(f"metrics.names has {name!r}; choose from: {', '.join(METRICS)}")
-    if not config.init_from and config.tokenizer.get("kind") != "hub":  # these have one
+    if not config.init_from and config.tokenizer.get("kind") != "hub":  # else it is loaded
         build("tokenizer", TOKENIZERS, config.tokenizer)
     train = config.train
     only_minutes = {train.steps, train.tokens, train.epochs} == {None}
+    # steps may be None: what train.tokens and train.epochs stand for depends on the text
     build_schedule(config.schedule, math.inf if only_minutes else train.steps)
 
 
@@ -117,8 +118,8 @@ def host_memory() -> int:
 
 
 class Sweep(Callback):
-    """Reports the error of any run, because Hydra would print a line of its own first; after each
-    run of a sweep, also the table of its runs."""
+    """Reports the error of any run before Hydra prints a line of its own, and after each run of a
+    sweep the table of its runs."""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
         if config.hydra.mode != RunMode.MULTIRUN:

@@ -24,7 +24,7 @@ class Objective:
     lookahead = 0
     bits_per_byte = False  # the loss covers each token of a text once, so there is a val_bpb
     accuracy: str | None = None  # a key of ACCURACIES in training/predictions.py
-    # special tokens around the pieces of a prompt that [MASK] splits, for a kind of your own
+    # for a kind of your own: special tokens around the pieces of a prompt that [MASK] splits
     prompt: tuple[str, ...] = ()
 
 

@@ -32,7 +32,8 @@ class Document(NamedTuple):
 
 @dataclass
 class Source:
-    """Base of all sources of documents. They change only when their files do, else never."""
+    """Base of all sources of documents. They change only when their files do;
+    those without files never do."""
 
     input_kind = "text"
     on_error = "error"

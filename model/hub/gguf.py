@@ -10,7 +10,7 @@ from torch import Tensor
 from configs.cli import warn
 from configs.errors import HubError
 from configs.schema import ModelConfig
-from data.disk import sync_file
+from data.disk import sync_and_hash
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import PATTERN, byte_level
 from model.hub.convert import export
@@ -103,7 +103,7 @@ def export_gguf(
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        sync_file(draft)
+        sync_and_hash(draft)
         draft.rename(file)
     return f"{file}: for llama-completion -m {file}"
 

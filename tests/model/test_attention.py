@@ -65,7 +65,7 @@ def test_fused_kernel_equals_math_kernel(groups, monkeypatch):
         expected = weights @ v.repeat_interleave(4 // groups, 1)
         newest = Mask(None if mask.bias is None else mask.bias[:, :, -1:])
         for math, groups_fit in ((True, True), (False, True), (False, False)):
-            monkeypatch.setattr("model.attend.prefer_math_kernel", lambda *_, math=math: math)
+            monkeypatch.setattr("model.attend.prefers_matmuls_on_cpu", lambda *_, math=math: math)
             monkeypatch.setattr("model.attend.takes_groups", lambda *_, fit=groups_fit: fit)
             assert_same(attend(q, k, v, mask, scale=0.3), expected)
             assert_same(attend(q[:, :, -1:], k, v, newest, scale=0.3), expected[:, :, -1:])
@@ -74,7 +74,7 @@ def test_fused_kernel_equals_math_kernel(groups, monkeypatch):
 @pytest.mark.parametrize("math", [True, False])
 @pytest.mark.parametrize("kind", ATTENTIONS)
 def test_dropout_only_in_training(kind, math, monkeypatch):
-    monkeypatch.setattr("model.attend.prefer_math_kernel", lambda *_: math)
+    monkeypatch.setattr("model.attend.prefers_matmuls_on_cpu", lambda *_: math)
     torch.manual_seed(0)
     attention = ATTENTIONS[kind](24, 4, dropout=0.5).double()
     x = randn(B, T, 24)

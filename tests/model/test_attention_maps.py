@@ -21,7 +21,7 @@ def check_weights(maps):
 @pytest.mark.parametrize("attention", names("attention"))
 def test_decoder(attention, position, monkeypatch):
     """By the kernel that never holds the weights. (That logits do not change is in test_explain.py.)"""
-    monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
+    monkeypatch.setattr(model.attend, "prefers_matmuls_on_cpu", lambda *_: False)
     net = alive(tiny(attention=part("attention", attention), position=part("position", position)))
     calls = []
     attend = model.attention.attend

@@ -56,7 +56,7 @@ def alone():
 def test_loss_and_gradients(changes, fused, monkeypatch):
     """(Every part is in test_grid_in_use.py.)"""
     if fused:
-        monkeypatch.setattr(model.attend, "prefer_math_kernel", lambda *_: False)
+        monkeypatch.setattr(model.attend, "prefers_matmuls_on_cpu", lambda *_: False)
     net = alive(tiny(**{"position": part("position", "rope")} | changes))
     made = batch()
     expected = loss_and_gradients(net, alone())
