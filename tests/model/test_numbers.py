@@ -4,14 +4,12 @@ import pytest
 import torch
 
 from configs.compose import compose
-from configs.schema import LossConfig
 from model.loss import loss
 from model.transformer import build_model
 from tests.parts import TYPICAL, names, thin, tokens
 
 SOURCE = tokens(2, 9, seed=1)
 TEXT = tokens(2, 7)
-PLAIN = LossConfig(label_smoothing=0.0, z_loss=0.0)
 
 
 def built(preset):

@@ -69,7 +69,7 @@ def test_harness(model, run, tasks, capsys):
         assert written[name] == pytest.approx(theirs["results"][name], abs=1e-4)
 
 
-def test_a_conversation_has_the_template_of_the_export(run, room):
+def test_a_conversation_has_the_template_of_the_export(run):
     """Special tokens in a text are parsed, as there."""
     rows = [{"prompt": f"say {n}", "completion": f"it is {n}"} for n in range(20)]
     write_rows("chats.jsonl", rows)

@@ -336,7 +336,7 @@ def test_older_names_of_tensors(name, older, saved, copy):
     assert_equal_logits(load(folder), saved(name)[0])
 
 
-def test_a_balance_loss_is_that_of_transformers(saved, copy):
+def test_a_balance_loss_is_that_of_transformers(copy):
     """It has one only where the logits of the router are returned."""
     folder = copy("mixtral")
     for returned, balance in ((False, 0.0), (True, 0.02)):
