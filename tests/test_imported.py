@@ -16,21 +16,9 @@ from model.checkpoint import load_run
 from model.hub.__main__ import export_run, import_run
 from model.pretrained import init_run
 from model.weights import read_json
-from tests.model.hub.hub_models import (
-    END,
-    PAD,
-    build_hf,
-    byte_pairs,
-    edit_config,
-    save,
-    unigrams,
-)
+from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save, unigrams
 
-TEMPLATES = {
-    "t5": "$A <eos>",
-    "bart": "<eos> <pad> $A <pad> <eos>",
-    "mistral": "<pad> $A",
-}
+TEMPLATES = {"t5": "$A <eos>", "bart": "<eos> <pad> $A <pad> <eos>", "mistral": "<pad> $A"}
 PROMPT = "the cat's hat"
 
 
@@ -44,8 +32,6 @@ def unigram():
 
 
 TOKENIZERS = {"byte pairs": byte_pairs, "unigram": unigram}
-
-
 HF, RUN, BACK = Path("hf"), Path("run"), Path("back")
 
 

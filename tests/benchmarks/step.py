@@ -156,11 +156,7 @@ def x_transformers_model(n_layers, n_heads, width, length, vocab_size):
     from x_transformers import Decoder, TransformerWrapper
 
     layers = Decoder(
-        dim=width,
-        depth=n_layers,
-        heads=n_heads,
-        attn_dim_head=width // n_heads,
-        attn_flash=True,
+        dim=width, depth=n_layers, heads=n_heads, attn_dim_head=width // n_heads, attn_flash=True
     )
     return TransformerWrapper(num_tokens=vocab_size, max_seq_len=length, attn_layers=layers)
 

@@ -22,8 +22,6 @@ CL100K = (
     r" ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|"
     r"\s*[\r\n]|\s+(?!\S)|\s"
 )
-
-
 STORY = "".join(
     f"def f_{i}(x):\n    return f'{i * i} words, isn\\'t it' + x\n" for i in range(1000)
 )

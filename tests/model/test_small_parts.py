@@ -57,9 +57,7 @@ def test_norms_and_dropout(kind):
 def test_token_shift_and_bigrams():
     """Each token also reads the one before, in its document."""
     context = AttentionContext(
-        mask=None,
-        tokens=torch.tensor([[5, 7, 5, 7]]),
-        documents=torch.tensor([[0, 0, 1, 1]]),
+        mask=None, tokens=torch.tensor([[5, 7, 5, 7]]), documents=torch.tensor([[0, 0, 1, 1]])
     )
     x = randn(1, 4, 8)
     shift = TokenShift(8).double()

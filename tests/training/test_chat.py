@@ -25,11 +25,7 @@ from data.sources.tables import read_turns
 from data.store import VALIDATION
 from data.tokenizers.imported import HubTokenizer
 from data.tokenizers.plain import ByteTokenizer
-from data.tokenizers.tokenizer import (
-    NO_TEMPLATE,
-    BytePairTokenizer,
-    to_base64,
-)
+from data.tokenizers.tokenizer import NO_TEMPLATE, BytePairTokenizer, to_base64
 from data.tokenizers.train import bytes_to_unicode
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt

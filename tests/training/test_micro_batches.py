@@ -100,11 +100,7 @@ def test_what_was_found_before_a_resume_is_not_sought_again(fit):
 
 @pytest.mark.parametrize(
     ("overrides", "size", "rows"),
-    [
-        ("", 2, 12),
-        ("model.context_length=1024", 1, 16),
-        ("train.micro_batch_size=20", 2, 12),
-    ],
+    [("", 2, 12), ("model.context_length=1024", 1, 16), ("train.micro_batch_size=20", 2, 12)],
 )
 def test_on_a_cpu_nothing_is_tried(fit, overrides, size, rows):
     module = Limited(0)

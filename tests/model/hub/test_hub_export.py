@@ -117,10 +117,7 @@ MISMATCHES = [
         "persimmon .model.embedding_norm is true; only false is supported",
     ),
     ("model=bert ffn=geglu", "roberta .type_vocab_size is 2; supported: 1"),
-    (
-        "model=modern_encoder",
-        r"fits this model: roberta \([^()]*\), bert \([^()]*\), roberta",
-    ),
+    ("model=modern_encoder", r"fits this model: roberta \([^()]*\), bert \([^()]*\), roberta"),
     (
         "model=llama attention=mha_qknorm model.layers=[full,nope]",
         r'qwen3 .model.layers is \[{}, {"position.kind": "none"}\]; only null',
