@@ -64,14 +64,6 @@ def test_loss_and_gradients(changes, fused, monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_an_end_token_begins_the_next_document():
-    made = batch()
-    first, second, *_ = made.inputs["documents"].tolist()
-    assert first == [1] * 5 + [2] * 10 + [3]
-    assert second == [0] * 2 + [1] + [2] * 6 + [3] * 7
-    assert made.count == 4 * 16 and torch.equal(made.targets, text()[:, 1:])
-
-
 def test_not_for_decoding():
     net = alive(tiny())
     with pytest.raises(ValueError, match="documents are for training: give neither caches nor"):
