@@ -4,7 +4,6 @@ where."""
 import ast
 import json
 import os
-from itertools import pairwise
 from pathlib import Path
 
 import pandas
@@ -92,16 +91,11 @@ def test_text_is_unchanged(monkeypatch):
         assert list(read_lines(path)) == ["aé東🙂"] * 40
 
 
-def test_rechunk_keeps_the_text_and_cuts_at_token_boundaries(monkeypatch):
+def test_chunks_are_short_also_without_a_token_boundary(monkeypatch):
+    """(That they end at one, and keep the text, is in test_prepare.py.)"""
     monkeypatch.setattr(readers, "CHUNK_CHARS", 50)
-    content = "one two, three\n  four five-six don't 3.14\n\n" * 30
-    pieces = list(rechunk([content[:333], content[333:700], content[700:]]))
-    assert "".join(pieces) == content and len(pieces) > 10
-    assert max(map(len, pieces)) <= 100
-    for before, after in pairwise(pieces):
-        assert before[-1].isalnum() and after[0].isspace()
-    whole = rechunk(["x" * 490])
-    assert list(map(len, whole)) == [100, 100, 100, 100, 90], "without a boundary"
+    pieces = rechunk(["x" * 490 + " y"])
+    assert list(map(len, pieces)) == [100, 100, 100, 100, 92]
 
 
 def test_half_a_character_at_the_end_is_not_text():
