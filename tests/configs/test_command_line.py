@@ -42,11 +42,6 @@ def test_debug_shows_the_traceback(start):
     assert stderr.splitlines()[-1].startswith("error: name is 'a/b/c'")
 
 
-def test_a_user_who_does_not_exist(start):
-    stderr = start("data.path=~no-such-user/x", code=2).err
-    assert "cannot expand ~ in ~no-such-user" in stderr
-
-
 @pytest.mark.quick
 def test_cfg_job_prints_the_settings_of_a_command_line(start):
     """With those that follow from others; the order of flags and settings does not matter."""

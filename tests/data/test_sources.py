@@ -63,7 +63,7 @@ def test_tables_are_no_text(name, path):
     Path("a").mkdir()
     Path("a/c.json").write_text("{}")
     Path(name).write_bytes(b"")
-    with pytest.raises(DataError, match=f"has tables .1., such as {name}; data=table reads"):
+    with pytest.raises(DataError, match=f"has tables .1., such as {name}; data=table reads one of"):
         read(text(path or name))
     Path(name).unlink()
     assert read(text(".")) == ["{}"], "settings of programs are text"

@@ -78,9 +78,3 @@ def test_a_run(run):
         losses.append(rows(folder, "val_loss")[-1])
     assert losses[0] != losses[1]
     assert len(list(Path("data/cache").glob("*/index.json"))) == 1
-
-
-@pytest.mark.parametrize("other", ["model=bert", "model=t5", "data=synthetic"])
-def test_only_for_next_token(start, other):
-    errors = start("data.document_mask=true", other, code=2).err
-    assert "data.document_mask=true needs objective=next_token, not" in errors

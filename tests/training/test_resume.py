@@ -173,7 +173,7 @@ def test_a_run_is_resumed_by_its_name(run, start):
     sentences = {
         "": "resume= needs a name=...; the newest run is ",
         "name=sweep-2001/lr-0.02": "(did you mean runs/sweep-2001/lr-0.01?)",
-        "name=mime": "no run runs/mime (did you mean runs/mine?); resume=auto",
+        "name=mime": "no run runs/mime (did you mean runs/mine?); resume=auto would start it",
     }
     for name, sentence in sentences.items():
         assert sentence in start(*name.split(), "resume=true", code=2).err
