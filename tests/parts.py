@@ -49,9 +49,9 @@ def thin(cases, usual):
 
 def kinds(group, registry=None):
     """Those of ours, and of --parts, whose tests are found by -k mine."""
-    registry = PARTS[group] if registry is None else registry
+    every = registry or PARTS[group]
     ours = {part(group, name)["kind"] for name in names(group)}
-    return [kind if kind in ours else pytest.param(kind, id=f"mine_{kind}") for kind in registry]
+    return [kind if kind in ours else pytest.param(kind, id=f"mine_{kind}") for kind in every]
 
 
 def architectures(*but):

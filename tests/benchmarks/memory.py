@@ -10,12 +10,11 @@ import torch
 
 from configs.compose import compose
 from model.loss import CHUNK
-from model.precision import Precision
 from tests.benchmarks._turns import in_process
 from tests.benchmarks.step import Ours, random_batch
+from tests.training.test_cost import FP32
 from training import cost, plan
 
-FP32 = Precision(torch.device("cpu"), torch.float32, "")
 CASES = (  # each needs some GB
     "model=gpt2 size=124m tokenizer=gpt2 optimizer=adamw train.batch_size=4",
     "model=llama size=124m tokenizer=byte optimizer=muon train.batch_size=4 train.recompute=block",

@@ -114,9 +114,9 @@ def test_mla_is_that_of_deepseek():
     found.append(state["o_proj.weight"])
     ours.load_state_dict(dict(zip(ours.state_dict(), found, strict=True)))
 
-    x, pos = randn(B, T, 24), torch.arange(T)[None]
-    position = DeepseekV3RotaryEmbedding(config)(x, pos)
+    x = randn(B, T, 24)
+    position = DeepseekV3RotaryEmbedding(config)(x, POS)
     bias = torch.full((T, T), -torch.inf).triu(1).double()[None, None]
     expected, _ = theirs(x, position, bias)
-    found = ours(x, mask=CAUSAL, rotate=Rope(4).rotary(x, pos))
+    found = ours(x, mask=CAUSAL, rotate=Rope(4).rotary(x, POS))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)  # its angles are in float32

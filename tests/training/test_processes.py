@@ -27,10 +27,8 @@ CASES = [  # the last is a tolerance: Muon amplifies rounding
 
 
 def numbers(folder):
-    values = []
-    for name in ("loss", "balance", "grad_norm", "val_loss"):
-        values += [row for pair in rows(folder, "step", name) for row in pair]
-    return values
+    names = ("loss", "balance", "grad_norm", "val_loss")
+    return [value for name in names for row in rows(folder, "step", name) for value in row]
 
 
 def weights(folder, step):

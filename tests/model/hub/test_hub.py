@@ -167,11 +167,6 @@ BAD_FOLDERS = [
     (LLAMA, dict(quantization_config={"bits": 4}), "quantization_config is set; only floating"),
     (
         LLAMA,
-        dict(sliding_window=5),
-        "windows differ .* an export would change: sliding_window is 5$",
-    ),
-    (
-        LLAMA,
         dict(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
         "rope_type.kind is 'dynamic'; choose one of: none, linear",
     ),
