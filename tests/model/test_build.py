@@ -26,7 +26,6 @@ ERRORS = [
     (CROSS | {"cross_attention": {"kind": "mla"}}, "cross_attention.*'mla'.*mha, gqa, mqa"),
     # one part
     ({"attention": {"kind": "mhaa"}}, "model.attention.kind is 'mhaa'; choose one of: mha, gqa, m"),
-    (swap("attention", "gqa", sinks=4), r"unknown setting model.attention \(gqa\): sinks; the"),
     (swap("attention", "gqa", queries_per_kv=3), r"attention \(gqa\): n_heads \(4\) must be a m"),
     (swap("attention", "gqa", qk_norm="heads"), "qk_norm is 'heads'; expected none or head"),
     (swap("ffn", "swiglu", d_ff=64), r"set expansion \(2.6667\) or d_ff \(64\), the other to null"),

@@ -93,7 +93,7 @@ def test_the_first_layer_may_have_no_rotary_channels(monkeypatch):
 ERRORS = [
     (["windw"], {}, "model.layers is .'windw'.; expected names of model.layer_kinds: full, window"),
     (["own"], {"ffnn": {}}, "model.layer_kinds.own.ffnn is no group of settings of one of: att"),
-    (["own"], {"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw"),
+    (["own"], {"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw; the"),
     (["own"], {"position": {"kind": "learned"}}, "LearnedPosition adds to the embeddings"),
     (["own"], {"cross_attention": {"sliding_window": 3}}, "not apply to cross-attention"),
 ]
