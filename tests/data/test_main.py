@@ -16,12 +16,12 @@ PAIRS = [{"source": f"what is {i}", "target": f"{i} is a number"} for i in range
 
 @pytest.fixture
 def run(capsys):
-    """run(*overrides, code=0): what the command prints where these files are: .out and .err"""
+    """run(*overrides): what the command prints where these files are: .out and .err"""
     Path("book.txt").write_text(TEXT)
     write_rows("pairs.jsonl", PAIRS)
 
-    def run(*overrides, code=0):
-        assert run_command(lambda: main(["size=tiny", "tokenizer=byte", *overrides])) == code
+    def run(*overrides):
+        assert run_command(lambda: main(["size=tiny", "tokenizer=byte", *overrides])) == 0
         return capsys.readouterr()
 
     return run
