@@ -72,11 +72,6 @@ def test_the_search_continues_while_a_longer_one_could_win(length_penalty, first
     assert search(net, [1], beams=2, **limits)[0] == expected
 
 
-def test_errors():
-    with pytest.raises(ValueError, match="beams is 0; expected an integer at least 1"):
-        search(alive(tiny("encoder_decoder")), [1], beams=0)
-
-
 def test_logits_that_are_not_finite():
     net = alive(tiny("encoder_decoder"))
     net.head.map.weight.data[3, 0] = torch.nan
