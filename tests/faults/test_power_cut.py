@@ -27,12 +27,10 @@ CUTS = 150  # of each run, at least one after each operation
 
 class File:
     def __init__(self, data=b""):
-        self.data = data
-        self.synced = data
+        self.sync(data)
 
     def sync(self, data):
-        self.data = data
-        self.synced = data
+        self.data = self.synced = data
 
     def write_to(self, path, draw):
         """What was synced, and perhaps a part of the rest; its size may come before its bytes."""
@@ -47,8 +45,7 @@ class File:
 
 class Folder:
     def __init__(self, entries=None):
-        self.entries = entries or {}
-        self.synced = self.entries
+        self.entries = self.synced = entries or {}
         self.changes = []  # that were not synced: {name: a file, a folder or None}
 
     def change(self, change):

@@ -24,6 +24,7 @@ from tests.training.runs import newest, tensors
 LORA = part("adapt", "lora")
 LORA_OF_HF = ["adapt=lora", "init_from=hf", "name=tuned", "train.steps=2", "optimizer.lr=0.1"]
 KINDS = ["adapt=lora adapt.dropout=0.1", "adapt=freeze adapt.last=1"]
+every_kind = pytest.mark.parametrize("kind", thin(KINDS, KINDS[:1]))
 
 
 def filled(net):
@@ -63,7 +64,7 @@ def tune(run, start):
     return tune
 
 
-@pytest.mark.parametrize("kind", thin(KINDS, KINDS[:1]))
+@every_kind
 def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind):
     assert " trained\n" in tune("full", *kind.split()).out
     tune("part", *kind.split(), "train.steps=2")
@@ -85,7 +86,7 @@ def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind
     assert same == before.keys() - names
 
 
-@pytest.mark.parametrize("kind", thin(KINDS, KINDS[:1]))
+@every_kind
 def test_a_run_holds_all_it_needs(tune, start, kind):
     """What it started from may be trained further or be gone; it may be a run of adapters itself."""
     tune("one", *kind.split())

@@ -48,29 +48,24 @@ class Limited(nn.Module):
         return {"loss": self.weight * n}
 
 
-@pytest.fixture
-def fit():
+def fit(module, *overrides, device="cpu", size=1, found=0, parallel="none"):
     """fit_micro_batch in one of `size` processes."""
-
-    def fit(module, *overrides, device="cpu", size=1, found=0, parallel="none"):
-        world = SimpleNamespace(size=size, share=(0, size), is_main=True, parallel=parallel)
-        world.precision = SimpleNamespace(autocast=nullcontext)
-        world.device = SimpleNamespace(type=device)
-        world.sum = lambda *numbers: np.array(numbers)
-        batch = Near({}, torch.zeros(ROWS, 1, dtype=torch.long), ROWS)
-        data = SimpleNamespace(train=SimpleNamespace(widest=lambda: batch))
-        state = TrainState(micro_batch_size=found)
-        config = compose([f"train.batch_size={ROWS}", *overrides])
-        return fit_micro_batch(Run(config, data, world, module, [], None, state), module)
-
-    return fit
+    world = SimpleNamespace(size=size, share=(0, size), is_main=True, parallel=parallel)
+    world.precision = SimpleNamespace(autocast=nullcontext)
+    world.device = SimpleNamespace(type=device)
+    world.sum = lambda *numbers: np.array(numbers)
+    batch = Near({}, torch.zeros(ROWS, 1, dtype=torch.long), ROWS)
+    data = SimpleNamespace(train=SimpleNamespace(widest=lambda: batch))
+    state = TrainState(micro_batch_size=found)
+    config = compose([f"train.batch_size={ROWS}", *overrides])
+    return fit_micro_batch(Run(config, data, world, module, [], None, state), module)
 
 
 LIMITS = [(26, [24, 24]), (24, [24, 24, 12, 12]), (5, [24, 12, 6, 3, 3])]
 
 
 @pytest.mark.parametrize(("limit", "tried"), LIMITS)
-def test_on_a_gpu_it_is_halved_until_it_fits_beside_gradients(fit, capsys, limit, tried):
+def test_on_a_gpu_it_is_halved_until_it_fits_beside_gradients(capsys, limit, tried):
     """As in a step of several micro-batches. It leaves no trace."""
     module = Limited(limit)
     assert fit(module, device="cuda") == tried[-1] and module.tried == tried
@@ -80,18 +75,18 @@ def test_on_a_gpu_it_is_halved_until_it_fits_beside_gradients(fit, capsys, limit
     assert capsys.readouterr().err.splitlines() == expected
 
 
-def test_not_even_one_row(fit):
+def test_not_even_one_row():
     with pytest.raises(MemoryError, match="micro-batches of 1 do not fit on the GPU; lower train."):
         fit(Limited(0), device="cuda")
 
 
-def test_fsdp_does_not_go_on_after_running_out_of_memory(fit):
+def test_fsdp_does_not_go_on_after_running_out_of_memory():
     sentence = "micro-batches of 12 do not fit on the GPU; lower train.micro_batch_size, "
     with pytest.raises(MemoryError, match=sentence):
         fit(Limited(6), device="cuda", size=2, parallel="fsdp")
 
 
-def test_what_was_found_before_a_resume_is_not_sought_again(fit):
+def test_what_was_found_before_a_resume_is_not_sought_again():
     module = Limited(0)
     assert fit(module, device="cuda", found=6) == 6
     assert fit(module, device="cuda", size=8, found=6) == 3
@@ -102,6 +97,6 @@ def test_what_was_found_before_a_resume_is_not_sought_again(fit):
     ("overrides", "size", "rows"),
     [("", 2, 12), ("model.context_length=1024", 1, 16), ("train.micro_batch_size=20", 2, 12)],
 )
-def test_on_a_cpu_nothing_is_tried(fit, overrides, size, rows):
+def test_on_a_cpu_nothing_is_tried(overrides, size, rows):
     module = Limited(0)
     assert fit(module, *overrides.split(), size=size) == rows and not module.tried

@@ -40,7 +40,11 @@ def uncached(net, prompt, count, source=None, sampling=GREEDY, row_id=0):
     return new
 
 
-PROMPTS = [tokens(n, seed=n).tolist() for n in (5, 1, 9)]
+def texts(*lengths):
+    return [tokens(n, seed=n).tolist() for n in lengths]
+
+
+PROMPTS = texts(5, 1, 9)
 SOURCES = [tokens(n, seed=50 + n).tolist() for n in (7, 12, 2)]
 HOT = Sampling(temperature=1.5, top_k=20, top_p=0.95, repetition_penalty=1.3, seed=7)
 
@@ -48,7 +52,7 @@ HOT = Sampling(temperature=1.5, top_k=20, top_p=0.95, repetition_penalty=1.3, se
 def test_around_the_context_length():
     """A row may fill the context, whatever the others do."""
     net = lively()
-    prompts = [tokens(n, seed=n).tolist() for n in (16, 15, 14, 3)]
+    prompts = texts(16, 15, 14, 3)
     for count in (1, 2, 3, 4):
         expected = [uncached(net, prompt, count) for prompt in prompts]
         assert collect(generate(net, prompts, max_new_tokens=count)) == expected
@@ -61,7 +65,7 @@ def test_a_sliding_row_costs_the_others_nothing():
     net = lively(position=part("position", "rope"))
     reads = []
     net.stack.register_forward_pre_hook(lambda _, args: reads.append(args[0].shape[:2].numel()))
-    prompts = [tokens(n, seed=n).tolist() for n in range(1, 17)]
+    prompts = texts(*range(1, 17))
     alone = []
     for prompt in prompts:
         alone += collect(generate(net, [prompt], max_new_tokens=40))
