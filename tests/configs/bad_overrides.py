@@ -48,7 +48,7 @@ DATA = [
     ("data.path=none.txt", "there is no file at none.txt"),
     ("data.path=zero.txt", "the files are empty"),
     ("data.path=latin.txt", "is not UTF-8 .invalid continuation byte"),
-    ("data.path=tiny.txt", "too few for an example; give more text"),
+    ("data.path=tiny.txt", "train has 2 tokens, too few for an example; give more text"),
     (TABLE + "bad.jsonl", "bad.jsonl:2: not JSON"),
     ("data.path=tiny.txt data.val_path=zero.txt", "validation split is empty; change data.val_"),
     ("data.path=zero.txt data.on_error=skip", "there is no text: zero.txt: the text is empty"),

@@ -140,9 +140,3 @@ def test_options_bring_their_settings_and_a_tokenizer_reads_all(nodes):
     found = source("mix", sources={"d": hub}).members["d"]
     assert (found.id[:13], found.val_fraction) == ("HuggingFaceFW", 0.001)
     assert load(nodes, tokenizer={"kind": "char"}).tokenizer.n_ordinary == 3
-
-
-def test_a_source_without_an_example(nodes):
-    Path("d.txt").write_text("dddd")
-    with pytest.raises(DataError, match="data.sources.d: train has 4 tokens, too few for an exam"):
-        load(nodes | {"d": {"kind": "text", "path": "d.txt"}})
