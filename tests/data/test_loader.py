@@ -1,4 +1,5 @@
-"""Batches follow from (seed, step) alone, with every sequence or pair once per epoch."""
+"""Batches follow from (seed, step) alone, with every pair once per epoch. (That every sequence is,
+too, is in test_mix.py.)"""
 
 import math
 from functools import partial
@@ -76,14 +77,6 @@ def test_shares_of_a_batch_have_equally_many_rows(batched):
                 joined = torch.cat([tensors(share)[name] for share in shares])
                 assert torch.equal(joined[:n_rows], tensor)
                 assert name != "targets" or (joined[n_rows:] == IGNORE_INDEX).all()
-
-
-def test_every_sequence_once_per_epoch(text):
-    train = loader(text, batch_size=8)
-    rows = torch.cat([train.batch(step).inputs["tokens"] for step in range(train.n)])
-    every = text.train.tokens[: train.n * 16].reshape(-1, 16).tolist()
-    for epoch in rows.split(train.n):
-        assert sorted(epoch.tolist()) == sorted(every)
 
 
 def test_a_limited_evaluation_repeats_its_sequences(text):

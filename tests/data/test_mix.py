@@ -66,6 +66,8 @@ def test_rows_are_of_one_source_and_alternate(nodes):
     rows = torch.cat([train.batch(step).targets for step in range(20)])
     assert (rows == rows[:, :1]).all()
     names = [*map(chr, rows[:, 0])]
+    numbers = np.searchsorted(train.firsts, train.ids(np.arange(220)), "right") - 1
+    assert names == ["abc"[number] for number in numbers]
     for start in range(0, 215, 5):
         assert len({*names[start : start + 5]}) > 1, "no process has rows of one source only"
 
