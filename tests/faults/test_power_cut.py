@@ -20,6 +20,7 @@ from tests.parts import thin
 from tests.training.runs import TIMES
 
 CUTS = 150  # of each run, at least one after each operation
+every_kind = pytest.mark.parametrize("kind", ["new", "resumed"])
 
 
 # ---- the model of a disk
@@ -159,7 +160,7 @@ def check(run, folder, draw=None):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("kind", ["new", "resumed"])
+@every_kind
 def test_checkpoints_are_whole_after_every_operation(kind, tmp_path):
     check(recorded(kind), tmp_path, random.Random(0))
 
@@ -185,7 +186,7 @@ def test_a_missing_sync_is_detected(name, tmp_path):
 
 @pytest.mark.faults
 @pytest.mark.parametrize("kept", ["synced", "more"])
-@pytest.mark.parametrize("kind", ["new", "resumed"])
+@every_kind
 @pytest.mark.parametrize("cut", range(CUTS))
 def test_a_run_resumes_from_every_cut(cut, kind, kept, tmp_path):
     run = recorded(kind)
