@@ -232,12 +232,12 @@ def test_an_interrupt_ends_one_prompt(run, monkeypatch):
 
 
 def test_a_terminal_shows_each_token(terminal):
-    """Control characters, which it would act on, become escapes."""
-    args = ["--prompt", "a\n\t☃\x1b[2J\r\x9b", *limit(9), "--temperature", "3"]
+    """Control characters, which it would act on, and marks of direction become escapes."""
+    args = ["--prompt", "a\n\t☃\x1b[2J\r\x9b\x07\x7f\u202e\u2066", *limit(9), "--temperature", "3"]
     pieces, printed = terminal(*args)
     assert len(pieces) > 5
     assert pieces[0] == args[1]
-    assert printed.startswith("a\n\t☃\\x1b[2J\\r\\x9b")
+    assert printed.startswith("a\n\t☃\\x1b[2J\\r\\x9b\\x07\\x7f\\u202e\\u2066")
     assert "\x1b" not in printed
     at_once, same = terminal(*args, "--no-stream")
     assert len(at_once) == 1

@@ -13,9 +13,6 @@ from configs.cli import print, run_command
 from configs.errors import CheckpointError, DataError, RunLockedError, StopRequested
 from tests.parts import ROOT
 
-ESCAPES = "\x1b]0;title\x07 \x9b2J \r \x7f \u202eabc\u2066"
-SPELLED = "\\x1b]0;title\\x07 \\x9b2J \\r \\x7f \\u202eabc\\u2066"
-
 
 class OutOfMemoryError(RuntimeError):
     """As that of torch."""
@@ -76,12 +73,6 @@ def test_an_interrupt_while_settings_are_composed(capsys):
 def test_a_bug_shows_its_traceback(capsys):
     assert run_command(lambda: {}["x"]) == 1
     assert "Traceback" in capsys.readouterr().err
-
-
-@pytest.mark.quick
-def test_control_characters_are_spelled_out(capsys):
-    print(f"a\té东\n{ESCAPES}")
-    assert capsys.readouterr().out == f"a\té东\n{SPELLED}\n"
 
 
 def test_a_reader_that_closes_the_pipe():
