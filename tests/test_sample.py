@@ -333,6 +333,7 @@ WRONG = [
     ("gpt2", "--prompt a --score", "--score needs a text of two tokens, not 'a'"),
     ("gpt2", "--prompt a --score --no-stream", "--no-stream has no effect: --score generates"),
     ("gpt2", "--prompt a --score --seed 1", "--seed has no effect: --score generates nothing"),
+    ("gpt2", "--chat", "--chat needs a run of data=chat, or an import with a chat"),
     ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run has 8"),
     ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
     ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),

@@ -413,8 +413,3 @@ def test_a_conversation_goes_on(run, say, monkeypatch):
     seen.clear()
     say("runs/own", "--system", "s", stdin="a\n" + "b" * 99 + "\n" + "c" * 15)
     assert [contents[:3] for contents in seen[1::2]] == [["s", "a", seen[1][2]]] * 2, "b is refused"
-
-
-def test_a_run_without_a_template(run, say):
-    run("model=llama", "name=text")
-    assert "--chat needs a run of data=chat, or an import with" in say("runs/text", stdin="a")
