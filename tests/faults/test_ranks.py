@@ -49,8 +49,6 @@ LIMIT = 240  # seconds, then a process that hangs is killed
 LOST = "another process of this run has ended or does not respond"
 WAYS = {  # to end: the exit codes of the process to which it happens, and of the other one
     "SIGTERM": (75, 75),
-    "SIGINT": (75, 75),
-    "SIGUSR2": (75, 75),
     "SIGTERM to both": (75, 75),
     "SIGKILL": (-signal.SIGKILL, 7),
     "SIGSTOP": (-signal.SIGKILL, 7),
