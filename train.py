@@ -86,9 +86,10 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         if stored:
             restore(saver, stored)
         run_length = RunLength(config.train, data.train.tokens_per_example, data.train.n)
+        build_schedule(config.schedule, run_length.steps)  # refuses a warmup that is too long
         is_finished = stored is not None and run_length.is_over(state)
         if is_finished:
-            print(f"{folder} is finished; raise train.steps, or its other length, to go on")
+            print(f"{folder} is finished; raise train.steps, another length or train.patience")
             last = final_loss(folder)  # if None, go on: no step is left, only the last evaluation
             if last is not None:
                 return last

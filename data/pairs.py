@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy import ndarray
 
+from configs.cli import warn
 from configs.errors import DataError
 from data.batch import Batch
 from data.loader import Loader
@@ -35,12 +36,15 @@ class PairLoader(Loader):
                 used[i] &= mask[1:].any()
 
         self.n_too_long = int(is_too_long.sum())
+        count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
+        context = f"a context of {self.objective.context_length}"
+        problem = f"{count} of {self.part.split} are too long for {context}"
         if not used.any() or (self.n_too_long and too_long == "error"):
-            count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
-            context = f"a context of {self.objective.context_length}"
             truncate = f"objective={self.objective.input_kind} objective.too_long=truncate"
             hint = f"choose {truncate}, or raise the model.context_length of a new model"
-            raise DataError(f"{count} of {self.part.split} are too long for {context}; {hint}")
+            raise DataError(f"{problem}; {hint}")
+        if self.n_too_long:
+            warn(f"{problem}; objective.too_long is {too_long}")
 
         self.starts = starts[used]
         self.lengths = truncated[used]

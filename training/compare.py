@@ -83,7 +83,10 @@ def read_run(folder: Path) -> RunEnd:
     last: dict[str, Any] = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
-    return RunEnd(folder.name, stored["seed"], settings, chosen, last)
+    name = folder.name
+    if not last.get("full"):
+        name += " (unfinished)"  # its losses are on a part of the validation set
+    return RunEnd(name, stored["seed"], settings, chosen, last)
 
 
 def group_seeds(runs: list[RunEnd], field: str) -> list[Group]:

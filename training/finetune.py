@@ -37,7 +37,10 @@ def with_model(
             hint = "remove it (only model.context_length, model.dropout and a kind may be set)"
             raise ValueError(f"{key} {reason}; {hint}")
     if "experiment" in keys:
-        warn("init_from sets model and tokenizer; those of experiment= are not used")
+        warn(
+            "init_from sets model, tokenizer and, without optimizer=, the optimizer; "
+            "those of experiment= are not used"
+        )
     start = init_settings(node.init_from)
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     changed.model = start["model"]

@@ -108,8 +108,13 @@ def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Any]:
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
     for optimizer in optimizers:
         start_state(optimizer)
+    given: set[Tensor] = set()
     for group in groups_of(optimizers):
         group["base_lr"] = group["lr"]
+        given.update(group["params"])
+    trained = trained_parameters(model)
+    if lost := [name for name in trained if trained[name] not in given]:
+        raise ValueError(f"no optimizer has {', '.join(lost)}; freeze what is not trained")
     return optimizers
 
 

@@ -25,6 +25,7 @@ FIXED = (
     "init_from",
     "train.batch_size",
     "optimizer.kind",
+    "eval.max_examples",  # the losses that choose the best checkpoint
 )
 # may change without a message
 UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")

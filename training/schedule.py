@@ -114,7 +114,7 @@ class RunLength:
 
     def progress(self, state: TrainState) -> float:
         """The progress of a run, from 0 to 1, at the middle of the next step, so that neither the
-        first nor the last step has a learning rate of 0."""
+        first nor the last step has a learning rate of 0 (by the clock alone, the first has)."""
         by_steps = (state.step + 0.5) / self.max_steps
         by_tokens = (state.tokens + 0.5 * self.tokens_per_step) / self.scheduled_tokens
         return min(1.0, max(by_steps, by_tokens, state.seconds / self.seconds))

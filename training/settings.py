@@ -73,7 +73,11 @@ def new_config(
 
 def compose_run(overrides: Sequence[str]) -> Config:
     """The config of a new run, for Python: train.train(compose_run(["model=gpt2"]))."""
-    config, _ = new_config(compose_node(overrides), {}, overrides)
+    node = compose_node(overrides)
+    if node.resume or node.dry_run:
+        raise ValueError("resume= and dry_run= are for a command line: python train.py")
+    check_name(node.name, False)
+    config, _ = new_config(node, {}, overrides)
     check_parts(config)
     return config
 

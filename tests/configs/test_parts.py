@@ -83,6 +83,7 @@ def test_a_run_remembers_its_parts(own, start, capsys):
         ("\n\n1 +", "my own.py, line 3: SyntaxError: invalid syntax"),
         (OWN.replace('"own"', '"muon"'), "line 20: ValueError: 'muon' is the name of another kind"),
         (OWN.replace("start_state", "begin"), "the state of Momentum is not known: give it a meth"),
+        (OWN.replace("model.parameters()", "[model.head.map.weight]"), "no optimizer has embeddin"),
     ],
 )
 def test_files_that_are_refused(own, start, text, sentence):
@@ -90,6 +91,12 @@ def test_files_that_are_refused(own, start, text, sentence):
     [error] = start(*USE, code=2).err.splitlines()
     assert sentence in error
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_an_error_in_them_shows_its_traceback(own, start):
+    own.write_text(OWN.replace("group in self.param_groups", "group in range(-1).index(0)"))
+    errors = start(*USE, code=2).err
+    assert 'my own.py", line 15' in errors and "error: " in errors.splitlines()[-1]
 
 
 def test_other_files_that_are_refused(own):

@@ -157,10 +157,11 @@ def test_padding_is_not_counted_as_tokens(batched):
     assert sum(tokens) / len(tokens) / 4 == pytest.approx(train.tokens_per_example, rel=0.01)
 
 
-def test_pairs_that_are_too_long():
+def test_pairs_that_are_too_long(capsys):
     made = corpus(source("synthetic", size=700, val_fraction=0.1))
     load = partial(loader, made, "pairs", architecture="encoder_decoder", context_length=10)
     dropped = load(too_long="drop")
+    assert "too long for a context of 10; objective.too_long is drop\n" in capsys.readouterr().err
     cut = load(too_long="truncate")
     assert dropped.n + dropped.n_too_long == cut.n == 618
     assert cut.lengths.max() == 10 >= dropped.lengths.max()

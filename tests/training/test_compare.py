@@ -40,7 +40,9 @@ def test_a_sweep_of_which_one_run_fails(start):
     last = output[output.rindex("| run ") :]
     assert table((home / "comparison.md").read_text()) == table(last)
     losses = column(last, "val loss")
-    for name, loss in zip(column(last, "run"), losses, strict=True):
+    for run, loss in zip(column(last, "run"), losses, strict=True):
+        name = run.removesuffix(" (unfinished)")
+        assert (name == run) == (name != "1")
         assert loss == f"{rows(home / name, 'val_loss')[-1][0]:.3f}"
     assert len(losses) == 3 and losses == sorted(losses, key=float)
     assert (home / "comparison.png").exists() and not list(Path().glob("comparison*"))
@@ -86,14 +88,14 @@ def compare(tmp_path, monkeypatch, capsys):
     return compare
 
 
-def make_run(name, seed=0, loss=3.0, code="a", overrides=(), figures=(), **settings):
+def make_run(name, seed=0, loss=3.0, code="a", overrides=(), figures=(), full=True, **settings):
     """The files of a run that are compared."""
     config = {"seed": seed, "name": name, "model": {"kind": "decoder"}, "tokenizer": {}, **settings}
     config |= {"choices": {"optimizer": "muon"}, "overrides": list(overrides), "code": code}
     folder = Path(name)
     folder.mkdir()
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    row = {"step": 5, "tokens": 640, "val_loss": loss, **dict(figures)}
+    row = {"step": 5, "tokens": 640, "val_loss": loss, "full": full, **dict(figures)}
     (folder / "metrics.jsonl").write_text(json.dumps(row) + '\n{"step": 6, "lo')
 
 
@@ -122,10 +124,10 @@ def test_of_several_tokenizers_the_fewest_bits_per_byte_are_best(compare):
 def test_a_sweep_stands_for_its_runs(compare):
     Path("sweep").mkdir()
     make_run("sweep/a")
-    make_run("sweep/b", loss=2.0)  # of the same seed: a row of its own
+    make_run("sweep/b", loss=2.0, full=False)  # of the same seed: a row of its own
     Path("sweep/comparison.md").touch()
     for paths in (["sweep"], map(str, Path("sweep").iterdir())):
-        assert column(compare(*paths), "run") == ["b", "a"]
+        assert column(compare(*paths), "run") == ["b (unfinished)", "a"]
 
 
 def test_columns_are_what_was_chosen_and_differs_and_the_code(compare):

@@ -68,7 +68,7 @@ def test_runs_that_are_new_finished_or_without_checkpoints(start):
     auto = ["name=mine", "resume=auto", "train.steps=1"]
     assert "runs/mine, starting at step 0" in start(*auto).out
     before = content("runs/mine")
-    assert "runs/mine is finished; raise train.steps, or its other le" in start(*auto).out
+    assert "runs/mine is finished; raise train.steps, another length" in start(*auto).out
     assert content("runs/mine") == before
     shutil.rmtree("runs/mine/checkpoints")
     assert "runs/mine, starting at step 0" in start("name=mine", "resume=true").out
@@ -110,6 +110,7 @@ FIXED = {
     "optimizer=adamw": "optimizer was muon in this run and is now adamw; it cannot change",
     "attention=gqa": "attention was mha_qknorm in this run and is now gqa",
     "data=text data.path=x": "data.path was book.txt in this run and is now x",
+    "eval.max_examples=9": "eval.max_examples was 4 in this run and is now 9",
     "init_from=x": "init_from was null in this run and is now x",
 }
 CHANGES = ["optimizer.lr=0.01", "train.epochs=2", "eval.every=7", "schedule=cosine"]

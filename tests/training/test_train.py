@@ -87,6 +87,14 @@ def test_a_run_from_python(start, monkeypatch):
     load_run("runs/tuned")
     assert run_command(lambda: evaluate(["--run", "runs/tuned"])) == 0
     train.train(compose_run(with_usual(["train.steps=1"])))
+    for override, sentence in {"resume=true": "are for a command line", "seed=0": "exists"}.items():
+        with pytest.raises(ValueError, match=sentence):
+            compose_run(["name=tuned", override])
+
+
+def test_a_warmup_that_is_longer_than_the_text_allows(start):
+    errors = start("train.epochs=0.01", "train.steps=null", "schedule.warmup=9", code=2).err
+    assert "the run has only" in errors and not list(Path("runs").iterdir())
 
 
 def test_a_folder_that_another_process_has_made_meanwhile(start, monkeypatch):

@@ -27,9 +27,10 @@ if torch.ops.mkldnn._is_mkldnn_bf16_supported():
     PACKED.append(torch.bfloat16)
 
 
+@pytest.mark.parametrize("width", [52, 50_000])
 @pytest.mark.parametrize("dtype", PACKED)
-def test_a_packed_row_does_not_depend_on_the_others(dtype):
-    linear = nn.Linear(100, 52).to(dtype).requires_grad_(False)
+def test_a_packed_row_does_not_depend_on_the_others(dtype, width):
+    linear = nn.Linear(100, width).to(dtype).requires_grad_(False)
     packed = PackedLinear(linear)
     assert torch.equal(packed.weight, linear.weight)
     x = torch.randn(40, 100, dtype=dtype)
