@@ -2,15 +2,13 @@
 
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from model.hub.families.positions import (
     FULL,
-    QUERY_KEY,
     SIZE,
     read_layers,
     read_rope,
-    reordered,
     write_layers,
     write_rope,
     write_ropes,
@@ -32,6 +30,10 @@ model.layers.*.input_layernorm                stack.blocks.*.attention_norm
 model.layers.*.self_attn.o_proj               stack.blocks.*.attention.out
 model.layers.*.post_attention_layernorm       stack.blocks.*.ffn_norm
 model.layers.*.mlp.down_proj                  stack.blocks.*.ffn.out
+"""
+QUERY_KEY = """
+model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
+model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
 """
 VALUE_NAMES = """
 model.layers.*.self_attn.v_proj               stack.blocks.*.attention.value
@@ -83,6 +85,17 @@ QWEN2 = QWEN3.derive(
 )
 
 
+def swapped_halves(spec: Spec, config: Any) -> Table:
+    """NanoChat rotates by -angle: with the two channels of each pair swapped, that is our +angle."""
+    width = spec["attention.head_dim"]
+
+    def swap(rows: Tensor) -> Tensor:
+        heads = rows.unflatten(0, (-1, width))
+        return heads.roll(width // 2, 1).flatten(0, 1)
+
+    return columns(QUERY_KEY, swap, swap)
+
+
 NANOCHAT = DECODER.derive(
     "nanochat",
     without="head_dim",
@@ -92,10 +105,7 @@ NANOCHAT = DECODER.derive(
     names=DECODER.names.replace("up_proj", "fc1").replace("down_proj", "fc2"),
     # a norm after rope cancels any factor
     read=lambda config, spec: {name: 1.0 for name in spec if name.endswith("attention_factor")},
-    # it rotates by -angle: with the two channels of each pair swapped, that is our +angle
-    rules=lambda spec, config: reordered(
-        QUERY_KEY, torch.arange(spec["attention.head_dim"]).roll(spec["attention.head_dim"] // 2)
-    ),
+    rules=swapped_halves,
 )
 # the norms of Gemma multiply by 1 + weight
 GEMMA_NORMS = """

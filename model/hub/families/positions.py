@@ -1,22 +1,15 @@
-"""Positions: the rope_parameters and layer_types of transformers, and the order of channels."""
+"""Positions: the rope_parameters and layer_types of transformers."""
 
 import math
 from typing import Any
-
-from torch import Tensor
 
 from configs.errors import HubError
 from configs.flat import flatten
 from configs.registry import Positive, build, check_value
 from model.hub.family import Keys
 from model.hub.spec import Spec, merge_layers
-from model.hub.tensors import Table, columns
 from model.position import SCALINGS
 
-QUERY_KEY = """
-model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
-model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
-"""
 SCALING = "position.scaling."
 ORIGINAL = "original_max_position_embeddings"
 # layers that see all positions, and those that see the positions of a window
@@ -115,17 +108,3 @@ def write_ropes(spec: Spec) -> Keys:
     keys = write_layers(spec)
     ropes = map(rope_keys, split_layers(spec))
     return keys | {"rope_parameters": dict(zip(keys["layer_types"], ropes, strict=True))}
-
-
-def reordered(text: str, order: Tensor) -> Table:
-    """A table for tensors whose heads have their rows in this order."""
-
-    def reorder(rows: Tensor, order: Tensor) -> Tensor:
-        heads = rows.unflatten(0, (-1, len(order)))
-        return heads[:, order].flatten(0, 1)
-
-    return columns(
-        text,
-        lambda rows: reorder(rows, order),
-        lambda rows: reorder(rows, order.argsort()),
-    )
