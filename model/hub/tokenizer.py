@@ -178,7 +178,7 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
     text, written = without_class(tokenizer, settings)
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
 
-    if is_plain and SETTINGS in tokenizer.files:
+    if is_plain:
         own = read_file(files, SETTINGS) | {"split_special_tokens": False}
         files[SETTINGS] = json.dumps(own, indent=2)
 
