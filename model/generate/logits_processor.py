@@ -74,4 +74,4 @@ class LogitsProcessor:
                 ids, begin
             ),
         }
-        return [make(self.rules[name]) for name, make in known.items() if name in self.rules]
+        return [known[name](value) for name, value in self.rules.items()]
