@@ -48,10 +48,10 @@ def newest_run() -> Path:
     return runs[-1]
 
 
-def did_you_mean_run(place: str | Path) -> str:
+def did_you_mean_run(place: Path) -> str:
     """A hint that names the run with the most similar name, or nothing."""
     runs = {run.name: run for run in list_runs()}
-    near = get_close_matches(Path(place).name, runs, 1)
+    near = get_close_matches(place.name, runs, 1)
     return f" (did you mean {runs[near[0]]}?)" if near else ""
 
 
