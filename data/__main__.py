@@ -11,7 +11,7 @@ import numpy as np
 from numpy import ndarray
 
 from configs.cli import ArgumentParser, print, run_command
-from configs.compose import compose_node, key_of, to_config
+from configs.compose import compose_node
 from configs.schema import IGNORE_INDEX
 from data.tokenizers.tokenizer import Tokenizer
 
@@ -23,17 +23,13 @@ def main(args: list[str] | None = None) -> None:
     help = "a group or setting of configs/"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
     overrides = parser.parse_args(args).overrides
-    node = compose_node(overrides)
-    from data.corpus import load_data  # not for --help: it imports torch
+    # not for --help: they import torch
+    from data.corpus import load_data
+    from model.pretrained import init_tokenizer
+    from training.settings import new_config
 
-    tokenizer = None
-    if node.init_from is not None:  # what fine-tuning will see
-        from model.pretrained import init_tokenizer
-        from training.finetune import with_model
-
-        node, _ = with_model(node, list(map(key_of, overrides)), {})
-        tokenizer = init_tokenizer(node.init_from)
-    config = to_config(node)
+    config, _ = new_config(compose_node(overrides), {}, overrides)
+    tokenizer = init_tokenizer(config.init_from) if config.init_from else None
     loaders = load_data(config, tokenizer)
     train: Any = loaders.train
     part = train.part
