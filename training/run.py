@@ -35,8 +35,7 @@ class TrainState:
     def record(self, val_loss: float) -> bool:
         """Record the result of an evaluation, and return whether it is the best so far."""
         # a fine-tuning run that was killed after step 0 evaluates it again when it is resumed
-        is_repeated = (val_loss, self.step) == (self.best_val_loss, self.best_step)
-        is_best = val_loss < self.best_val_loss or is_repeated
+        is_best = val_loss < self.best_val_loss or self.step == self.best_step
         self.evals_since_best = 0 if is_best else self.evals_since_best + 1
         if is_best:
             self.best_val_loss = val_loss
