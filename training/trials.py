@@ -52,8 +52,7 @@ def fit_on_gpu(run: Run, train_module: Any, rows: int) -> int:
             hint = "lower train.micro_batch_size, size= or model.context_length"
             raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
         rows = math.ceil(rows / 2)
-        if world.is_main:
-            warn(f"out of memory; trying micro-batches of {rows}")
+        warn(f"out of memory; trying micro-batches of {rows}")
         torch.compiler.reset()  # else torch.compile would make the number of rows dynamic
     return rows
 
