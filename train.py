@@ -233,9 +233,8 @@ def update(run: Run, train_module: Any, batch: Batch, seconds: float) -> StepRes
     # clip
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
-    parameters = list(train_module.parameters())
     max_norm = run.config.train.grad_clip or math.inf
-    norm = clip_grad_norm_(parameters, max_norm)
+    norm = clip_grad_norm_(train_module.parameters(), max_norm)
     if world.parallel == "fsdp":
         norm = fsdp.whole(norm)
 
