@@ -58,9 +58,11 @@ def compiled(template: str, date: str | None) -> Any:
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = strftime_now
-    environment.globals["generation"] = lambda caller: START + caller() + STOP
+    environment.globals.update(
+        raise_exception=raise_exception,
+        strftime_now=strftime_now,
+        generation=lambda caller: START + caller() + STOP,
+    )
 
     template = re.sub(r"(\{%[-+]?\s*)generation\b", r"\1call generation()", template)
     template = re.sub(r"(\{%[-+]?\s*)endgeneration\b", r"\1endcall", template)
@@ -76,8 +78,8 @@ class ChatTemplate:
         self.specials = tokenizer.special_texts()
 
         end = tokenizer.specials["end"]
-        self.names: dict[str, Any] = {}  # values that the template may use
-        self.names["eos_token"] = self.specials.get(end, "")
+        # values that the template may use
+        self.names: dict[str, Any] = {"eos_token": self.specials.get(end, "")}
         for file in SETTINGS:
             settings = json.loads(tokenizer.files.get(file, "{}"))
             for name, value in settings.items():
