@@ -109,17 +109,16 @@ def tokenize(
         closing(TokenWriter(folder, TRAIN, tokenizer.vocab_size)) as train,
         closing(TokenWriter(folder, VALIDATION, tokenizer.vocab_size)) as validation,
     ):
-        for job in with_progress(encoded, n_bytes):
-            for chunk, ids in job:
-                if isinstance(ids, DataError):
-                    skip(source, ids, skipped)
-                elif train.n_tokens < limit:
-                    part = train if chunk.split == TRAIN else validation
-                    part.write(ids)
-                    part.n_bytes += chunk.n_bytes()
-                    part.n_items += chunk.is_last
+        for chunk, ids in chain.from_iterable(with_progress(encoded, n_bytes)):
             if train.n_tokens >= limit:
                 break
+            if isinstance(ids, DataError):
+                skip(source, ids, skipped)
+                continue
+            part = train if chunk.split == TRAIN else validation
+            part.write(ids)
+            part.n_bytes += chunk.n_bytes()
+            part.n_items += chunk.is_last
 
     for part in (train, validation):
         if not part.n_tokens:
@@ -163,7 +162,7 @@ def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]
         if template:
             try:
                 with errors_as(DataError, str(chunk.name)):
-                    ids = [*template.encode(to_messages(chunk.texts))]
+                    ids = template.encode(to_messages(chunk.texts))
             except DataError as error:
                 ids = error
         else:
