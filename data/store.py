@@ -106,7 +106,6 @@ class Corpus:
 
     def __init__(self, folder: Path, verify: bool) -> None:
         """verify: check that all bytes are as they were written, not only a sample of them."""
-        self.folder = folder
         hint = "remove it and run again to rebuild it"
         with errors_as(DataError, f"{folder} is damaged; {hint}"):
             index = json.loads((folder / "index.json").read_text())

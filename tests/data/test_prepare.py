@@ -143,13 +143,13 @@ def test_a_cached_corpus_is_reused(monkeypatch):
     os.utime("text.txt", (1, 1))
     other = text_corpus(TEXT)
     assert reports, "a text that was written again is tokenized again,"
-    assert other.folder != first.folder
+    assert other.train.folder != first.train.folder
     assert other.content_hash == first.content_hash, "and a run on it can be resumed"
 
     reports.clear()
     found = source("text", path="text.txt")
     again = corpus(found)
-    assert not reports and again.folder == other.folder
+    assert not reports and again.train.folder == other.train.folder
     assert np.array_equal(again.train.tokens, first.train.tokens)
     assert again.tokenizer.state() == first.tokenizer.state()
 
@@ -174,7 +174,7 @@ def test_every_change_makes_a_new_corpus(monkeypatch):
     made.append(build())
     monkeypatch.setattr(prepare, "FORMAT", 99)
     made.append(build())
-    assert len({corpus.folder for corpus in made}) == 8
+    assert len({corpus.train.folder for corpus in made}) == 8
 
 
 FILES = ["train.tokens", "train.ends", "validation.tokens", "validation.ends", "index.json"]
@@ -182,7 +182,7 @@ FILES = ["train.tokens", "train.ends", "validation.tokens", "validation.ends", "
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_that_a_power_cut_has_spoiled(name):
-    path = text_corpus(TEXT).folder / name
+    path = text_corpus(TEXT).train.folder / name
     found = source("text", path="text.txt")
     whole = path.read_bytes()
     for damaged in (b"", whole[:-1], whole[:-8], None):
@@ -198,7 +198,7 @@ def test_changed_bytes_are_noticed(name, monkeypatch):
     """All of them when a run is resumed, and some of a large file at each start."""
     monkeypatch.setattr(store, "BLOCK", 16)
     monkeypatch.setattr(store, "SAMPLED", 2)
-    path = text_corpus("\n".join(ROWS[:400]), split_on="line").folder / name
+    path = text_corpus("\n".join(ROWS[:400]), split_on="line").train.folder / name
     whole = path.read_bytes()
     found = source("text", path="text.txt", split_on="line")
     places = range(0, len(whole), 61)
