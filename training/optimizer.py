@@ -105,28 +105,23 @@ OPTIMIZERS: Registry[Callable[..., list[Optimizer]]] = Registry(
 
 
 def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Any]:
+    """The optimizers, with the state that torch would make at the first step. So a checkpoint has
+    the same tensors at every step, and the micro-batch is fitted with them in memory."""
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
-    for optimizer in optimizers:
-        start_state(optimizer)
     given: set[Tensor] = set()
-    for group in groups_of(optimizers):
-        group["base_lr"] = group["lr"]
-        given.update(group["params"])
+    for optimizer in optimizers:
+        if not hasattr(optimizer, "start_state"):
+            hint = "give it a method start_state(parameter) -> {name: tensor}"
+            raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
+        for group in optimizer.param_groups:
+            group["base_lr"] = group["lr"]
+            for parameter in group["params"]:
+                optimizer.state[parameter] = optimizer.start_state(parameter)
+                given.add(parameter)
     trained = trained_parameters(model)
     if lost := [name for name in trained if trained[name] not in given]:
         raise ValueError(f"no optimizer has {', '.join(lost)}; freeze what is not trained")
     return optimizers
-
-
-def start_state(optimizer: Any) -> None:
-    """Make the state that torch would make at the first step. So a checkpoint has the same tensors
-    at every step, and the micro-batch is fitted with them in memory."""
-    if not hasattr(optimizer, "start_state"):
-        hint = "give it a method start_state(parameter) -> {name: tensor}"
-        raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            optimizer.state[parameter] = optimizer.start_state(parameter)
 
 
 def groups_of(optimizers: list[Optimizer]) -> list[dict[str, Any]]:

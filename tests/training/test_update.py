@@ -36,7 +36,6 @@ from training.optimizer import (
     build_optimizers,
     groups_of,
     set_lr,
-    start_state,
     state_tensors,
 )
 from training.restore import fill
@@ -272,7 +271,7 @@ def test_muon_agrees_with_torch():
     theirs = [[*map(nn.Parameter, matrices_of(stack.clone()))] for stack in stacks]
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
     optimizers = Muon(stacks, **options), torch.optim.Muon([*chain(*theirs)], **options)
-    start_state(optimizers[0])
+    optimizers[0].state |= {stack: optimizers[0].start_state(stack) for stack in stacks}
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         for stack, matrices in zip(stacks, theirs, strict=True):
