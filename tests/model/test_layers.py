@@ -55,8 +55,11 @@ def test_a_window_bounds_what_is_read():
     for chunk in tokens(1, 9).split([6, 2, 1], 1):
         net.hidden(chunk, caches=caches)
     new = torch.zeros(1, 2, 2, 8)
-    read = [layer["attention"].append(new, new)[0].shape[-2] for layer in caches.layers]
-    assert read == [4, 11, 4]
+    read = [layer["attention"].append(new, new)[0] for layer in caches.layers]
+    assert [keys.shape[-2] for keys in read] == [4, 11, 4]
+    assert all(keys._is_view() for keys in read), "without a copy"
+    with pytest.raises(ValueError, match="the cache has room for 16 positions, not 17"):
+        net.hidden(tokens(1, 8), caches=caches)
 
 
 def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):

@@ -1,11 +1,10 @@
-"""Blocks and the cache against their formulas. (Embeddings, heads, norms, feed-forward
+"""Blocks against their formulas. (Embeddings, heads, norms, feed-forward
 networks and blocks without cross-attention are compared with transformers in hub/.)"""
 
 import pytest
 import torch
 
 from model.block import AttentionContext
-from model.cache import KVCache, Slots
 from model.feedforward import FFNS
 from model.norm import LayerNorm
 from model.shift import BLOCKS, Bigram, TokenShift
@@ -70,15 +69,3 @@ def test_token_shift_and_bigrams():
     [joined] = bigram(context._replace(documents=None), None)
     assert torch.equal(split[:2], split[2:])
     assert torch.equal(joined[:2], split[:2]) and not torch.equal(joined[2], joined[0])
-
-
-def test_cache_appends_in_place_up_to_its_size():
-    slots = Slots(6)
-    cache = KVCache(slots)
-    for part in randn(3, 2, 6, 3).split((2, 1, 3), -2):
-        slots.next(part.shape[-2], part.device)
-        [stored] = cache.append(part)
-        slots.advance(part.shape[-2])
-        assert stored.data_ptr() == cache.buffers[0].data_ptr()
-    with pytest.raises(ValueError, match="the cache has room for 6 positions, not 7"):
-        slots.next(1, stored.device)
