@@ -5,7 +5,8 @@ They take turns, each in a fresh process, so that none inherits another's memory
 
     OMP_NUM_THREADS=2 python -m tests.benchmarks.decoding [rounds]
 
-In parentheses: how many texts are equal to ours. `ours/other` is the median of pairs.
+A line has the size, precision and batch; in parentheses, how many texts are equal to ours; and
+our speed in relation to it, the median of pairs.
 """
 
 import sys
@@ -34,7 +35,6 @@ SIZES = {  # layers, heads, width, context length, vocabulary
 }
 PROMPT = 16
 NEW = 200  # tokens
-SLOTS = 256  # of each text
 
 
 def ours(model, theirs, dtype, batch):
@@ -107,7 +107,7 @@ def llama_cpp(model, theirs, dtype, batch):
         loaded = library.llama_model_load_from_file(str(file).encode(), options)
     options = library.llama_context_default_params()
     options.n_seq_max = batch
-    options.n_ctx = batch * SLOTS
+    options.n_ctx = batch * (PROMPT + NEW)
     options.n_threads = options.n_threads_batch = torch.get_num_threads()
     context = library.llama_init_from_model(loaded, options)
     shape = batch, theirs.config.vocab_size
@@ -199,7 +199,6 @@ def compare(*cell, rounds):
 
 
 def main(rounds=3):
-    print("size, dtype, batch; in the last column: ours/other")
     for cell in product(SIZES, ("fp32", "bf16"), (1, 16)):
         compare(*cell, rounds=rounds)
 
