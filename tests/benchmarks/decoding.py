@@ -171,8 +171,7 @@ def measure(size, dtype, batch, side):
     models = (model.eval() for model in both_models(*SIZES[size]))
     function = SIDES[side](*models, dtype, batch)
     generator = torch.Generator().manual_seed(1)
-    vocab_size = SIZES[size][-1]
-    prompts = torch.randint(vocab_size, (batch, PROMPT), generator=generator).tolist()
+    prompts = torch.randint(SIZES[size][-1], (batch, PROMPT), generator=generator).tolist()
     function(prompts, 4)  # the first call warms up
     start = time.perf_counter()
     ids = function(prompts, NEW)
