@@ -108,18 +108,10 @@ def construct(
         raise
 
 
-def build(
-    name: str,
-    kinds: Mapping[str, Any],
-    node: Any,
-    shared: Mapping[str, Any] = {},
-    needs: str | None = None,
-) -> Any:
-    """Build kinds[node["kind"]] with its other options. needs: only kinds with this parameter, such
-    as `memory`, which attentions need for cross-attention."""
+def build(name: str, kinds: Mapping[str, Any], node: Any, shared: Mapping[str, Any] = {}) -> Any:
+    """Build kinds[node["kind"]] with its other options."""
     options = dict(node)
     kind = options.pop("kind", None)
-    names = [k for k in kinds if needs is None or needs in signature(kinds[k])]
-    if kind not in names:
-        raise ValueError(f"{name}.kind is {kind!r:.60}; choose one of: {', '.join(names)}")
+    if kind not in [*kinds]:  # it may be a list, which no dict can look up
+        raise ValueError(f"{name}.kind is {kind!r:.60}; choose one of: {', '.join(kinds)}")
     return construct(f"{name} ({kind}): ", kinds[kind], options, shared)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 # dicts of kinds, such as BLOCKS, come from the last file that adds to them
-from configs.registry import build
+from configs.registry import build, signature
 from configs.schema import ModelConfig
 from model.attend import Mask
 from model.attention import Attention
@@ -159,6 +159,6 @@ def make_block(config: ModelConfig, sizes: dict[str, Any], memory_width: int | N
     parts["ffn"] = build("model.ffn", FFNS, config.ffn, sizes)
     if memory_width is not None:
         widths = sizes | {"memory": (memory_width, memory_width)}
-        node = config.cross_attention
-        parts["cross"] = build("model.cross_attention", ATTENTIONS, node, widths, needs="memory")
+        kinds = {name: kind for name, kind in ATTENTIONS.items() if "memory" in signature(kind)}
+        parts["cross"] = build("model.cross_attention", kinds, config.cross_attention, widths)
     return build("model.block", BLOCKS, config.block, parts)
