@@ -1,4 +1,4 @@
-"""Padding: what is visible in rows of unequal length; and rows that outgrow the context."""
+"""Padding: rows of unequal length, and rows that outgrow the context."""
 
 from typing import Any
 
@@ -6,6 +6,15 @@ import torch
 from torch import Tensor
 
 Rows = list[list[int]]  # of token ids
+
+
+def pad(rows: Rows, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns (tokens, padded on the left; visible, with at least `size` columns)."""
+    longest = max(map(len, rows))
+    # masks hide padding, but a repetition penalty sees it: so it is a token that the row has anyway
+    padded = [row[:1] * (longest - len(row)) + row for row in rows]
+    tokens = torch.tensor(padded, device=device)
+    return tokens, visible_slots(rows, max(size, longest), device)
 
 
 def visible_slots(rows: Rows, size: int, device: torch.device) -> Tensor:
