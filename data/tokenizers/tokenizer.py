@@ -6,16 +6,17 @@ the ids of special tokens, such as `end` between documents.
 
 import base64
 import codecs
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import groupby
 from threading import get_ident
 from typing import Any
 
+import numpy as np
 from numpy import ndarray
 
 from configs.registry import Count, Registry, build, signature
-from data.tokenizers.specials import parse_specials
 
 SPLIT = "tokenizer_config.json has split_special_tokens: true; set it to false and import again"
 Ids = dict[str, int]
@@ -92,8 +93,22 @@ class Tokenizer:
 
     def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
         """Returns (ids, the character at which each begins) for a text in which special tokens are
-        written out."""
-        return parse_specials(self, text)
+        written out, such as <|end|> in a chat template."""
+        special = {written: i for i, written in self.special_texts().items()}
+        ids: list[int] = []
+        tokens: list[bytes] = []
+        for piece in re.split(r"(<\|\w+\|>)", text):
+            if piece in special:
+                ids.append(special[piece])
+                tokens.append(piece.encode())
+                continue
+            new = self.encode(piece).tolist()
+            ids += new
+            tokens += [self.decode_bytes([i]) for i in new]
+        utf8 = np.frombuffer(b"".join(tokens), np.uint8)
+        character_of_byte = np.cumsum((utf8 & 0b11000000) != 0b10000000) - 1
+        begins = np.cumsum([0, *map(len, tokens)])[:-1]
+        return ids, character_of_byte[begins].tolist()
 
     def incremental_decoder(self, before: Sequence[int] = ()) -> Decoder:
         """A function from the next ids to the text that is final, never half a character. `before`
