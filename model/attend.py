@@ -46,9 +46,10 @@ def attend(
     computes it. What stands before is faster in some cases, and gives the same result."""
     options: Any = {"scale": scale, "logit_softcap": logit_softcap}
     if float32_wins(q_BHTD, k_BGSD):
-        q, k, v = q_BHTD.float(), k_BGSD.float(), v_BGSE.float()
         with torch.autocast("cpu", enabled=False):
-            mixed_BHTE = attend(q, k, v, mask, dropout=dropout, **options)
+            mixed_BHTE = attend(
+                q_BHTD.float(), k_BGSD.float(), v_BGSE.float(), mask, dropout=dropout, **options
+            )
         return mixed_BHTE.type_as(q_BHTD)
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls_on_cuda(q_BHTD, mask.bias)

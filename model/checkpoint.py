@@ -122,8 +122,6 @@ def read_config(run: Path, hint: str = "") -> dict[str, Any]:
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():
-            if config["model"].get("prefix_lm") is False:  # an older run; the option is gone
-                del config["model"]["prefix_lm"]
             return config
     raise CheckpointError(f"{path} is damaged, or was written by another version")
 

@@ -64,12 +64,13 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
         return text
 
     home.mkdir(parents=True, exist_ok=True)
+    field = metric_of(runs)
     curves = []
     for folder, *cells in zip(folders, *differing(runs).values(), strict=True):
         rows = read_rows(folder / "metrics.jsonl")
-        curves.append((" ".join(cells) or folder.name, ".-", points(rows, "val_loss")))
-    draw(curves, home / "comparison.png")
-    atomic_write(home / "comparison.md", f"{text}\n\n![validation loss](comparison.png)\n")
+        curves.append((" ".join(cells) or folder.name, ".-", points(rows, field)))
+    draw(curves, home / "comparison.png", COLUMNS[field][0])
+    atomic_write(home / "comparison.md", f"{text}\n\n![{COLUMNS[field][0]}](comparison.png)\n")
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
 
 
@@ -87,6 +88,11 @@ def read_run(folder: Path) -> RunEnd:
     if not last.get("full"):
         name += " (unfinished)"  # its losses are on a part of the validation set
     return RunEnd(name, stored["seed"], settings, chosen, last)
+
+
+def metric_of(runs: list[RunEnd]) -> str:
+    """If tokenizers differ, losses per token cannot be compared; bits per byte can."""
+    return "val_bpb" if any("val_bpb" in run.last for run in runs) else "val_loss"
 
 
 def group_seeds(runs: list[RunEnd], field: str) -> list[Group]:
@@ -109,9 +115,8 @@ def values(group: Group, field: str) -> dict[int, float]:
 
 
 def table(runs: list[RunEnd]) -> str:
-    """A row per group: the settings that differ, and the metrics. If tokenizers differ, losses per
-    token cannot be compared; bits per byte can."""
-    field = "val_bpb" if any("val_bpb" in run.last for run in runs) else "val_loss"
+    """A row per group: the settings that differ, and the metrics."""
+    field = metric_of(runs)
     groups = group_seeds(runs, field)
     columns = {"run": list(map(group_name, groups))}
     columns |= differing([group[0] for group in groups])

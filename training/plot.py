@@ -13,8 +13,8 @@ def points(rows: Iterable[dict[str, Any]], name: str) -> Points:
     return [(row["tokens"], row[name]) for row in rows if name in row]
 
 
-def draw(curves: list[Curve], path: Path, lr: Points | None = None) -> None:
-    """Plot the curves. lr: the learning rate, on an axis of its own."""
+def draw(curves: list[Curve], path: Path, title: str, lr: Points | None = None) -> None:
+    """Plot the curves. title: of their axis. lr: the learning rate, on an axis of its own."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
@@ -31,7 +31,7 @@ def draw(curves: list[Curve], path: Path, lr: Points | None = None) -> None:
         if line:
             axes.plot(*zip(*line, strict=True), style, label=label)
 
-    axes.set(xlabel="tokens", ylabel="loss (nats/token)", zorder=1, facecolor="none")
+    axes.set(xlabel="tokens", ylabel=title, zorder=1, facecolor="none")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 1.5M
     axes.grid(alpha=0.3)
     if axes.lines:
@@ -47,4 +47,4 @@ def draw_run(rows: list[dict[str, Any]], path: Path) -> None:
         ("validation", ".-", points(others, "val_loss")),
         ("full validation", "rx", points(full, "val_loss")),
     ]
-    draw(curves, path, points(rows, "lr"))
+    draw(curves, path, "loss (nats/token)", points(rows, "lr"))

@@ -147,7 +147,6 @@ def test_settings_that_an_older_run_lacks_take_the_default(resume):
     config = yaml.safe_load(path.read_text())
     for group in ("metrics", "ema", "adapt", "deterministic"):
         config.pop(group)
-    config["model"] |= {"prefix_lm": False}  # which is gone
     config["eval"]["every"] = 77
     config["code"]["model"] = "other"
     path.write_text(yaml.safe_dump(config))
