@@ -86,13 +86,13 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         if stored:
             restore(saver, stored)
         run_length = RunLength(config.train, data.train.tokens_per_example, data.train.n)
-        build_schedule(config.schedule, run_length.steps)  # refuses a warmup that is too long
         is_finished = stored is not None and run_length.is_over(state)
         if is_finished:
             print(f"{folder} is finished; raise train.steps, another length or train.patience")
             last = final_loss(folder)  # if None, go on: no step is left, only the last evaluation
             if last is not None:
                 return last
+        build_schedule(config.schedule, run_length.steps)  # refuses a warmup that is too long
 
         # torch.compile (in place, but eager in eval mode) and DDP, for training steps only:
         # evaluations and samples have other shapes

@@ -76,14 +76,14 @@ def run_hydra(main: Callable[[], Any]) -> int:
 
 
 def report(error: Exception) -> int:
-    """Print an error as one sentence, and return the exit code. A bug, or an error in the user's
-    own parts, has its traceback, too."""
+    """Print an error as one sentence, and return the exit code. A bug, or an error that the user's
+    own parts raise, has its traceback, too."""
     from configs.explain import explain
     from configs.parts import LOADED
 
     code, sentence = explain(error)
     frames = traceback.extract_tb(error.__traceback__)
-    is_own = any(Path(frame.filename) in LOADED for frame in frames)
+    is_own = any(Path(frame.filename) in LOADED for frame in frames[-1:])
     if code is None or is_own or {"debug=true", "--debug"} & set(sys.argv):
         traceback.print_exception(error)
     if code is not None:

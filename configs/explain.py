@@ -86,7 +86,7 @@ def unknown_setting(key: str) -> str:
         for name in flatten(node, prefix):
             options[name].append(f"{path.parent.name}={path.stem}")
     if key in options:
-        return f"{key} is a setting of {' or '.join(options[key])}, which is not selected; with resume=, select it again"
+        return f"{key} is a setting of {' or '.join(options[key])}, which is not selected"
     groups = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
     if key in groups:
         return f"a preset cannot choose {key}=, which is composed later; an experiment can"

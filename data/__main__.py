@@ -47,9 +47,6 @@ def main(args: list[str] | None = None) -> None:
     print(f"objective   {loaders.objective_settings['kind']}")
     steps = f"{train.n / train.batch_size:,.1f} steps per epoch"
     print(f"batch size  {train.batch_size}, {steps}")
-    if train.n_too_long:
-        too_long = loaders.objective_settings["too_long"]
-        print(f"too long    {train.n_too_long:,} training {items} ({too_long})")
     print(f"cached in   {part.folder}\n")
 
     batch = train.batch(0)

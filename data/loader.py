@@ -44,7 +44,7 @@ class Loader:
             yield self.evaluation_batch(ids[start : start + self.batch_size])
 
     def by_length(self, ids: ndarray) -> ndarray:
-        return ids  # of a text, all have the same
+        return ids  # all sequences of a text have the same length
 
     def example(self, i: int) -> list[ndarray]:
         """The one or two texts of an example."""

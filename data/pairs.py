@@ -36,14 +36,14 @@ class PairLoader(Loader):
                 used[i] &= mask[1:].any()
 
         self.n_too_long = int(is_too_long.sum())
-        count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
-        context = f"a context of {self.objective.context_length}"
-        problem = f"{count} of {self.part.split} are too long for {context}"
-        if not used.any() or (self.n_too_long and too_long == "error"):
-            truncate = f"objective={self.objective.input_kind} objective.too_long=truncate"
-            hint = f"choose {truncate}, or raise the model.context_length of a new model"
-            raise DataError(f"{problem}; {hint}")
-        if self.n_too_long:
+        if self.n_too_long or not used.any():
+            count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
+            context = f"a context of {self.objective.context_length}"
+            problem = f"{count} of {self.part.split} are too long for {context}"
+            if too_long == "error" or not used.any():
+                truncate = f"objective={self.objective.input_kind} objective.too_long=truncate"
+                hint = f"choose {truncate}, or raise the model.context_length of a new model"
+                raise DataError(f"{problem}; {hint}")
             warn(f"{problem}; objective.too_long is {too_long}")
 
         self.starts = starts[used]

@@ -32,7 +32,7 @@ from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
 
 FORMAT = 6  # of a corpus in the cache
-PAIR_ORDER = "epochs"  # to be changed if the order of pairs changes: no run then resumes
+PAIR_ORDER = "epochs"  # change it when the order of pairs changes: older runs then refuse to resume
 JOB_BYTES = 1 << 19  # that a thread encodes at a time
 LARGE = 10**7  # bytes of text that may take a while
 
@@ -62,7 +62,7 @@ def prepare(
     """The corpus of a source, from the cache or built now. held_out: what a mix holds out."""
     options = options_of(source, trainer, specials)
     code = code_of(source) + code_of(trainer) if LOADED else ""
-    content = [source.version(), options + code, *(held_out or ())]  # its two fields
+    content = [source.version(), options + code, *(held_out or ())]  # the fields of HeldOut
 
     def build(draft: Path) -> None:
         split_by = held_out or hold_out(source)

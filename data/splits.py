@@ -21,7 +21,7 @@ MAX_NAMED = 5  # skipped documents that a warning names
 class HeldOut(NamedTuple):
     """What is held out for validation, by the hash of each document."""
 
-    train_shares: dict[str, float]  # how much of a document is for training; of the exceptions
+    train_shares: dict[str, float]  # for exceptions: the share of a document that is for training
     fraction: float  # of all other documents, held out
 
     def train_share(self, key: str) -> float:
@@ -29,8 +29,8 @@ class HeldOut(NamedTuple):
 
 
 def hold_out(source: Source) -> HeldOut:
-    """Nothing but the files of val_path; or a fraction of the documents, and at least one of a few;
-    of a single text, its end."""
+    """The files of val_path, if there are any; else a fraction of the documents, at least one if
+    there are few; of a single text, its end."""
     skipped: list[str] = []
     keys = [key for key, _ in islice(hashed_documents(source, skipped), LOOKAHEAD)]
     if not keys:

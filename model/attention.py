@@ -60,7 +60,7 @@ class MultiHeadAttention(Attention):
     heads (None: all) share one key/value head (arxiv.org/abs/2305.13245). All widths are
     independent. x has d_model; a head has head_dim, and v_head_dim for its values. In
     cross-attention, `memory` has the widths of the inputs of keys and values. Keys read the first
-    kdim of their channels, values the last vdim, as in arxiv.org/abs/1702.04521 (None: all)."""
+    kdim channels of theirs, values the last vdim (None: all), as in arxiv.org/abs/1702.04521."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class PackedLinear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.packed.nbytes > LARGE and x.numel() == x.shape[-1]:
+        if self.packed.nbytes > LARGE and x.ndim > 1 and x.numel() == x.shape[-1]:
             return self.forward(torch.cat([x] * 4))[:1]
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 

@@ -23,8 +23,8 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def weight_and_bias(self, values: Tensor) -> list[Tensor | None]:
-        """Weight and bias in the dtype of the values, as fused kernels need: under autocast it may
-        be another."""
+        """Weight and bias in the dtype of the values, as fused kernels need. Under autocast the
+        parameters have another."""
         return [p if p is None else p.to(values.dtype) for p in (self.weight, self.bias)]
 
 

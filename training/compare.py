@@ -84,10 +84,7 @@ def read_run(folder: Path) -> RunEnd:
     last: dict[str, Any] = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
-    name = folder.name
-    if not last.get("full"):
-        name += " (unfinished)"  # its losses are on a part of the validation set
-    return RunEnd(name, stored["seed"], settings, chosen, last)
+    return RunEnd(folder.name, stored["seed"], settings, chosen, last)
 
 
 def metric_of(runs: list[RunEnd]) -> str:
@@ -142,7 +139,11 @@ def differing(runs: list[RunEnd]) -> dict[str, list[str]]:
 def group_name(group: Group) -> str:
     name = group[0].name
     seeds = {run.seed for run in group}
-    return f"{name} (n={len(seeds)})" if len(seeds) > 1 else name
+    if len(seeds) > 1:
+        name += f" (n={len(seeds)})"
+    # else some losses are on a part of the validation set
+    is_finished = all(run.last.get("full") for run in group)
+    return name if is_finished else f"{name} (unfinished)"
 
 
 def difference(group: Group, best: Group, field: str) -> str:

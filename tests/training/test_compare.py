@@ -106,9 +106,10 @@ def test_seeds_are_one_row_with_mean_and_deviation(compare):
     for lr, (name, losses) in enumerate(groups.items()):
         for seed, loss in enumerate(losses):
             run = f"{name}{seed}"
-            make_run(run, seed, loss, optimizer={"lr": lr}, overrides=["optimizer.lr=1"])
+            options = {"optimizer": {"lr": lr}, "overrides": ["optimizer.lr=1"]}
+            make_run(run, seed, loss, full=run != "c1", **options)
     output = compare(*map(str, sorted(Path().iterdir())))
-    assert column(output, "run") == ["d0 (n=3)", "c0 (n=3)", "b0", "a0 (n=2)"]
+    assert column(output, "run") == ["d0 (n=3)", "c0 (n=3) (unfinished)", "b0", "a0 (n=2)"]
     assert column(output, "optimizer.lr") == ["3", "2", "1", "0"]
     assert column(output, "val loss") == ["4.000 ± 1.000", "4.200 ± 1.100", "6.000", "nan ± nan"]
     paired = ["-", "+0.200 ± 0.100 (3 pairs)", "-", "+nan ± nan (2 pairs)"]
