@@ -28,7 +28,7 @@ from training.checks import check_state
 from training.compare import end_of_run, place_in_sweep
 from training.finetune import with_model
 from training.metrics import METRICS
-from training.optimizer import build_optimizers
+from training.optimizer import OPTIMIZERS
 from training.resume import is_resumable, resumed
 from training.run_folder import check_name, code_hashes
 from training.schedule import build_schedule
@@ -90,7 +90,7 @@ def check_parts(config: Config) -> None:
         check_memory(model, config)
     if config.adapt["kind"] != "none":
         adapt(model, config.adapt)
-    build_optimizers(config.optimizer, model)
+    build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     _, objective, _ = build_data(config)
     check_state(model, objective)
     for name in config.metrics.names:
