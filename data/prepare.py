@@ -183,8 +183,8 @@ def texts_of(source: Source, split_by: HeldOut, include_val: bool) -> Iterator[s
 
 
 def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str:
-    """What the tokens of a source depend on besides files and code; of its settings, only those that
-    differ from the default."""
+    """What the tokens of a source depend on besides files and code; of its settings, only those
+    that differ from the default."""
     settings: dict[str, Any] = {}
     for field in fields(source):
         value = getattr(source, field.name)

@@ -58,8 +58,8 @@ class Run(NamedTuple):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """A context without gradients, in which a schedule-free optimizer, one with a swap(), has put
-        the weights to evaluate in the place of those that it trains."""
+        """A context without gradients, in which a schedule-free optimizer (one with a swap()) has
+        put the weights to evaluate in the place of those that it trains."""
         optimizers: list[Any] = [o for o in self.optimizers if hasattr(o, "swap")]
         with torch.no_grad():
             for optimizer in optimizers:

@@ -181,17 +181,17 @@ def measure(size, dtype, batch, side):
 def compare(*cell, rounds):
     """Print our speed, and a line for each of the others."""
     size, dtype, batch = cell
-    sides = [name for name in SIDES if name == "ours" or find_spec(name)]
-    if dtype == "bf16":  # on most CPUs CTranslate2 has none
-        sides = [name for name in sides if name != "ctranslate2"]
+    _, *others = SIDES
+    if dtype == "bf16":  # on most CPUs CTranslate2, the last, has none
+        others.pop()
+    sides = ["ours", *filter(find_spec, others)]
     found = take_turns(sides, rounds, partial(in_process, measure, *cell))
-    [(own_ids, _), *_] = found["ours"]
+    own_ids, own_seconds = zip(*found["ours"], strict=True)
     for name, results in found.items():
-        [(ids, _), *_] = results
-        seconds = [each for _, each in results]
+        ids, seconds = zip(*results, strict=True)
         speed = f"{batch * NEW / median(seconds):.1f} tokens/s"
-        n_equal = sum(map(list.__eq__, own_ids, ids))
-        ratio = spread(ratios(seconds, [each for _, each in found["ours"]]))
+        n_equal = sum(map(list.__eq__, own_ids[0], ids[0]))
+        ratio = spread(ratios(seconds, own_seconds))
         print(
             f"{size:>5} {dtype} {batch:>3}  {name:<12} {speed:>18} ({n_equal})  {ratio}", flush=True
         )

@@ -1,5 +1,6 @@
 """Command lines that are refused: (what is typed, a telling part of the sentence)."""
 
+NO_DOCUMENTS = "data.document_mask=true needs objective=next_token, not"
 CONFIG = [
     # names
     ("train.stepz=5", r"unknown setting train.stepz \(did you mean train.steps\?\)"),
@@ -8,7 +9,9 @@ CONFIG = [
     # what other projects call them
     ("lr=1", r"unknown setting lr \(did you mean optimizer.lr\?\)"),
     # options
-    ("data.document_mask=true model=bert", "document_mask=true needs objective=next_token, not"),
+    ("data.document_mask=true model=bert", NO_DOCUMENTS),
+    ("data.document_mask=true model=t5", NO_DOCUMENTS),
+    ("data.document_mask=true data=synthetic", NO_DOCUMENTS),
     ("optimizer=muon_moden", r"unknown option optimizer=muon_moden \(did you mean muon_modern\?\)"),
     ("plan.gpu=H100", "add dry_run=true"),
     ("data=book.txt", "unknown option data=book.txt .*a file is read by data=text or data=table"),
