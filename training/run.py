@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,8 +36,9 @@ class TrainState:
         """Record the result of an evaluation, and return whether it is the best so far."""
         # a fine-tuning run that was killed after step 0 evaluates it again when it is resumed
         is_best = val_loss < self.best_val_loss or self.step == self.best_step
-        self.evals_since_best = 0 if is_best else self.evals_since_best + 1
+        self.evals_since_best += 1
         if is_best:
+            self.evals_since_best = 0
             self.best_val_loss = val_loss
             self.best_step = self.step
         return is_best
@@ -57,37 +58,26 @@ class Run(NamedTuple):
         return self.loss_module.model
 
     @contextmanager
-    def swapped(self) -> Iterator[None]:
-        """A context without gradients, in which a schedule-free optimizer (one with a swap()) has
-        put the weights to evaluate in the place of those that it trains."""
-        optimizers: list[Any] = [o for o in self.optimizers if hasattr(o, "swap")]
-        with torch.no_grad():
-            for optimizer in optimizers:
-                optimizer.swap()
-            try:
-                yield
-            finally:
-                for optimizer in optimizers:
-                    optimizer.swap()
+    def swapped(self, *others: Any) -> Iterator[ExitStack]:
+        """A context without gradients, in which a schedule-free optimizer (one with a swap()), or
+        one of the others, has put the weights to evaluate in the place of those that it trains."""
+        with torch.no_grad(), ExitStack() as stack:
+            for owner in (*self.optimizers, *others):
+                if hasattr(owner, "swap"):
+                    owner.swap()
+                    stack.callback(owner.swap)
+            yield stack
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """A context without gradients, in eval mode and in the run's precision, with averaged
         weights if there are any. All processes have to enter it."""
         module = self.loss_module
-        is_sharded = self.world.parallel == "fsdp"
-        with self.swapped():
-            if self.ema:
-                self.ema.swap()
+        with self.swapped(self.ema) as stack:
             module.eval()
-            if is_sharded:  # FSDP gathers weights by itself only for module(...)
+            stack.callback(module.train)
+            if self.world.parallel == "fsdp":  # it gathers weights by itself only for module(...)
                 module.unshard()
-            try:
-                with self.world.precision.autocast():
-                    yield
-            finally:
-                if is_sharded:
-                    module.reshard()
-                module.train()
-                if self.ema:
-                    self.ema.swap()
+                stack.callback(module.reshard)
+            with self.world.precision.autocast():
+                yield
