@@ -18,22 +18,21 @@ from training.run import Run
 def without_traces(module: nn.Module) -> AbstractContextManager[None]:
     """A context in which forward passes start with the buffers of the time of this call, which may
     be long before it is entered; on exit, all attributes and buffers are restored."""
-    copies = [
-        {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
+    copies = {
+        part: {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
         for part in module.modules()
-    ]
+    }
 
     @contextmanager
     def within() -> Iterator[None]:
-        before = [(part, {**vars(part)}, {**part._buffers}) for part in module.modules()]
-        for (part, _, _), copied in zip(before, copies, strict=True):
-            part._buffers.update(copied)
+        before = {part: {**vars(part)} for part in module.modules()}
+        for part, copied in copies.items():
+            part._buffers = {**part._buffers, **copied}
         try:
             yield
         finally:
-            for part, attributes, buffers in before:
-                vars(part).update(attributes)
-                part._buffers.update(buffers)
+            for part, attributes in before.items():
+                vars(part).update(attributes)  # among them the buffers
 
     return within()
 
