@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import hydra
+import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -65,10 +66,11 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         check_batches(data.objective, data.train)
         world.wait()  # not limited by ddp_timeout: one process may tokenize a large text
 
-        # the model, and the loss of a batch
-        vocab_size = data.tokenizer.vocab_size
-        with distributed.device_to_build_on(world):
-            model = model or build_model(config.model, vocab_size, config.seed)
+        # the model (with FSDP, only the main process has memory for all of it), and the loss of a
+        # batch
+        is_held = world.is_main or world.parallel != "fsdp"
+        with torch.device("cpu" if is_held else "meta"):
+            model = model or build_model(config.model, data.tokenizer.vocab_size, config.seed)
         loss_module = LossModule(model, config.loss)
         if world.parallel == "fsdp":
             fsdp.shard(loss_module, world)

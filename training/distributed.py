@@ -44,20 +44,17 @@ class World(NamedTuple):
         """The part of each batch that this process gets."""
         return self.rank, self.size
 
+    @torch.no_grad()
     def sum(self, *numbers: float | Tensor) -> Tensor:
         """Each number summed over all processes; nothing waits for the GPU until the sums are
         read."""
-        total = torch.stack([self.scalar(number) for number in numbers])
+        device = "cpu" if self.device.type == "mps" else self.device  # MPS has no float64
+        total = torch.zeros(len(numbers), dtype=torch.float64, device=device)
+        for place, number in zip(total, numbers, strict=True):
+            place.fill_(number)  # on the GPU: copying a number to it would wait
         if self.size > 1:
             dist.all_reduce(total)
         return total
-
-    def scalar(self, number: float | Tensor) -> Tensor:
-        """A number as float64 on the device, filled in there: copying it to a GPU would wait."""
-        place = "cpu" if self.device.type == "mps" else self.device  # MPS has no float64
-        if isinstance(number, Tensor):
-            return number.detach().to(place).double()
-        return torch.full((), float(number), dtype=torch.float64, device=place)
 
     def wait(self) -> None:
         """Wait for the slowest process, however long it reads its data or writes to the disk."""
@@ -104,14 +101,6 @@ def end(code: int) -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
-
-
-# ---- sharing a model
-
-
-def device_to_build_on(world: World) -> torch.device:
-    """Where a new model is built: with FSDP, only the main process has memory for all of it."""
-    return torch.device("meta" if world.parallel == "fsdp" and not world.is_main else "cpu")
 
 
 # ---- signals
