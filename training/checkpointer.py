@@ -1,9 +1,7 @@
 """Checkpointer: saves a run in a thread, while training continues."""
 
 import shutil
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,8 @@ class Checkpointer:
         self.unchanging: list[Any] = []  # what no step may change; begin() sets it
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        # the write of the best step, until it has succeeded: each later save tries it again first
-        self.unsaved_best: list[Callable[[], None]] = []
+        # what write() needs of the best step, until that is written: each later save tries it first
+        self.unsaved_best: list[tuple] = []
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
         self.failures = 0  # in a row
 
@@ -85,17 +83,11 @@ class Checkpointer:
         self.saved_step = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
-            write: Callable[[], None] = partial(self.write, state.step, copies, plain, best)
-            writes = [write] if best else [*self.unsaved_best, write]
+            newest = (state.step, copies, plain, best)
+            unsaved = [newest] if best else [*self.unsaved_best, newest]
             if best:
-                self.unsaved_best = writes
-            self.pending = self.thread.submit(self.write_all, writes)
-
-    def write_all(self, writes: list[Callable[[], None]]) -> None:
-        """Oldest first. After a failure, unsaved_best stays for the next time."""
-        for write in writes:
-            write()
-        self.unsaved_best = []
+                self.unsaved_best = unsaved
+            self.pending = self.thread.submit(self.write, unsaved)
 
     def tensors(self) -> dict[str, Tensors]:
         """All that a checkpoint holds: {file: {name: tensor}}."""
@@ -126,14 +118,17 @@ class Checkpointer:
                 copies[name] = tensor.detach().to("cpu", copy=True).contiguous()
         return copies
 
-    def write(self, step: int, tensors: dict, state: dict[str, Any], best: bool) -> None:
-        # log rows reach the disk first: a run that resumes here will not write them again
-        for log in self.folder.glob("*.jsonl"):
-            sync_and_hash(log)
-        save.save(self.folder, step, tensors, state)
-        if best:
-            save.mark_best(self.folder, step)
-        save.prune(self.folder, self.run.config.checkpoint.keep)
+    def write(self, unsaved: list[tuple]) -> None:
+        """Write checkpoints, oldest first. After a failure, unsaved_best stays for the next time."""
+        for step, tensors, state, best in unsaved:
+            # log rows reach the disk first: a run that resumes here will not write them again
+            for log in self.folder.glob("*.jsonl"):
+                sync_and_hash(log)
+            save.save(self.folder, step, tensors, state)
+            if best:
+                save.mark_best(self.folder, step)
+            save.prune(self.folder, self.run.config.checkpoint.keep)
+        self.unsaved_best = []
 
     def wait(self, max_failures: int = MAX_FAILURES) -> None:
         """Wait for the checkpoint that is being written. A failure is a warning; several in a row
