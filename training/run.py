@@ -28,10 +28,6 @@ class TrainState:
     micro_batch_size: int = 0  # rounding and dropout depend on it; on a GPU, a resumed run keeps it
     dataset: str = ""  # its content_hash, which must not change
 
-    def is_out_of(self, patience: int | None) -> bool:
-        """Whether to stop early."""
-        return patience is not None and self.evals_since_best >= patience
-
     def record(self, val_loss: float) -> bool:
         """Record the result of an evaluation, and return whether it is the best so far."""
         # a fine-tuning run that was killed after step 0 evaluates it again when it is resumed

@@ -27,13 +27,13 @@ def warmup_share(steps: float, warmup: float) -> float:
     return warmup / steps
 
 
-def warmed_up(share: float, decay: Schedule) -> Schedule:
-    """Linear warmup, then decay(progress of the rest)."""
+def warmed_up(share: float, decay: Schedule, least: float = 0.0) -> Schedule:
+    """Linear warmup, then decay(progress of the rest), scaled from 0..1 to least..1."""
 
     def factor(progress: float) -> float:
         if progress < share or share == 1:
             return progress / share
-        return decay((progress - share) / (1 - share))
+        return least + (1 - least) * decay((progress - share) / (1 - share))
 
     return factor
 
@@ -47,20 +47,18 @@ def wsd(
     """Warmup, stable phase, and linear decay over the last decay_ratio of the rest."""
 
     def decay(progress: float) -> float:
-        left = min(1.0, (1 - progress) / decay_ratio) if decay_ratio else 1.0
-        return min_lr_ratio + (1 - min_lr_ratio) * left
+        return min(1.0, (1 - progress) / decay_ratio) if decay_ratio else 1.0
 
-    return warmed_up(warmup_share(steps, warmup), decay)
+    return warmed_up(warmup_share(steps, warmup), decay, min_lr_ratio)
 
 
 def cosine(steps: float, warmup: NonNegative, min_lr_ratio: Fraction) -> Schedule:
     """Cosine decay (arxiv.org/abs/1608.03983)."""
 
     def decay(progress: float) -> float:
-        left = (1 + math.cos(math.pi * progress)) / 2
-        return min_lr_ratio + (1 - min_lr_ratio) * left
+        return (1 + math.cos(math.pi * progress)) / 2
 
-    return warmed_up(warmup_share(steps, warmup), decay)
+    return warmed_up(warmup_share(steps, warmup), decay, min_lr_ratio)
 
 
 def noam(steps: float, warmup: NonNegative) -> Schedule:
@@ -91,13 +89,13 @@ class RunLength:
     estimate, for the schedule. n_examples: the size of the training set."""
 
     def __init__(self, train: TrainConfig, tokens_per_example: float, n_examples: int = 0) -> None:
-        limits = [train.steps, train.tokens, train.minutes]
-        max_steps, self.tokens, minutes = [math.inf if n is None else n for n in limits]
+        limits = [train.steps, train.tokens, train.minutes, train.patience]
+        no_limit = [math.inf if n is None else n for n in limits]
+        max_steps, self.tokens, minutes, self.patience = no_limit
         if train.epochs is not None:
             max_steps = min(max_steps, math.ceil(train.epochs * n_examples / train.batch_size))
         self.max_steps = max_steps
         self.seconds = 60 * minutes
-        self.patience = train.patience
 
         self.tokens_per_step = round(train.batch_size * tokens_per_example)
         self.steps = max_steps  # for the schedule
@@ -110,7 +108,7 @@ class RunLength:
     def is_over(self, state: TrainState) -> bool:
         is_last_step = state.step >= self.max_steps or state.tokens >= self.tokens
         is_reached = is_last_step or state.seconds >= self.seconds
-        return is_reached or state.is_out_of(self.patience)
+        return is_reached or state.evals_since_best >= self.patience
 
     def progress(self, state: TrainState) -> float:
         """The progress of a run, from 0 to 1, at the middle of the next step, so that neither the

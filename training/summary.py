@@ -23,9 +23,9 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
     state = run.state
     lines = []
     if "val_bpb" in metrics:
-        bits = {"this model": metrics["val_bpb"]} | cached_baselines(data)
+        bits = {"this model": metrics["val_bpb"]} | baselines(data)
         lines += [f"{name:<40} {number:.3f} bits/byte" for name, number in bits.items()]
-    if state.is_out_of(config.train.patience):
+    if state.evals_since_best >= (config.train.patience or math.inf):
         lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
 
     parts = f" --parts {shlex.quote(config.parts)}" if config.parts else ""
@@ -46,23 +46,19 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
-def cached_baselines(data: Loaders) -> dict[str, float]:
-    """The baselines, cached: they take seconds, and depend only on the text."""
-    path = data.validation.part.folder / f"baselines-{data.content_hash[:16]}.json"
-    with suppress(OSError, ValueError):
-        return json.loads(path.read_text())
-    bits = baselines(data)
-    with suppress(OSError):
-        atomic_write(path, json.dumps(bits))
-    return bits
-
-
 def baselines(data: Loaders) -> dict[str, float]:
-    """{compressor: bits per byte of the validation text}"""
+    """{compressor: bits per byte of the validation text}, cached: they take seconds, and depend
+    only on the text."""
     part = data.validation.part
     if part.n_bytes > MAX_XZ_BYTES:
         return {}
+    path = part.folder / f"baselines-{data.content_hash[:16]}.json"
+    with suppress(OSError, ValueError):
+        return json.loads(path.read_text())
     ordinary = part.tokens[part.tokens < data.tokenizer.n_ordinary]
     text = data.tokenizer.decode_bytes(ordinary.tolist())
     sizes = {"gzip -9": len(gzip.compress(text)), "xz -9": len(lzma.compress(text, preset=9))}
-    return {name: 8 * size / len(text) for name, size in sizes.items()}
+    bits = {name: 8 * size / len(text) for name, size in sizes.items()}
+    with suppress(OSError):
+        atomic_write(path, json.dumps(bits))
+    return bits
