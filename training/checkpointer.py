@@ -135,9 +135,8 @@ class Checkpointer:
         end the run."""
         if self.pending is None:
             return
-        pending, self.pending = self.pending, None
         try:
-            pending.result()
+            self.pending.result()
             self.failures = 0
         except OSError as error:
             self.failures += 1

@@ -24,7 +24,7 @@ def compile_module(module: LossModule, config: Config, world: World) -> None:
     chunks. The blocks share one graph in a deep network, and if activation checkpointing or the
     hooks of FSDP run between them."""
     compile = partial(compiled, is_optional=config.compile == "auto", failures=[])
-    blocks: list[Any] = blocks_of(module)
+    blocks = blocks_of(module)
     is_recomputed = config.train.recompute == "block"
     if is_recomputed or world.parallel == "fsdp" or len(blocks) >= MANY_BLOCKS:
         for block in blocks:
@@ -65,8 +65,7 @@ def compiled(
 
 def recompute_blocks(model: nn.Module) -> None:
     """Let blocks keep only their inputs for the backward pass, which runs them again."""
-    blocks: list[Any] = blocks_of(model)
-    for block in blocks:
+    for block in blocks_of(model):
         block.forward = recomputed(block, block.forward)
 
 

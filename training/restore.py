@@ -36,11 +36,9 @@ def restore(saver: Checkpointer, place: Path) -> None:
         setattr(state, name, stored[name])
     with run.swapped():
         for file, tensors in saver.tensors().items():
-            stored_tensors = read_tensors(place / f"{file}.safetensors", tensors)
-            fill(tensors, stored_tensors)
+            fill(tensors, read_tensors(place / f"{file}.safetensors", tensors))
     if frozen := frozen_tensors(run.model):
-        config = read_config(folder)
-        fill(frozen, read_frozen(folder, config, frozen))
+        fill(frozen, read_frozen(folder, read_config(folder), frozen))
     if stored["scaler"]:
         run.world.scaler.load_state_dict(stored["scaler"])
     saver.saved_step = state.step

@@ -53,8 +53,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     if resume and is_resumable(name, resume):
         config, origin = resumed(node, name, origin)
     else:
-        config, choices = new_config(node, choices, overrides)
-        origin["choices"] = choices
+        config, origin["choices"] = new_config(node, choices, overrides)
     config = replace(config, name=name, resume=resume)
     check_parts(config)
     return config, origin
@@ -126,8 +125,7 @@ class Sweep(Callback):
     sweep the table of its runs."""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **options: Any) -> None:
-        if config.hydra.mode != RunMode.MULTIRUN:
-            if job_return.status == JobStatus.FAILED:
-                raise SystemExit(report(job_return._return_value))
-        else:
+        if config.hydra.mode == RunMode.MULTIRUN:
             end_of_run(config.hydra, job_return)
+        elif job_return.status == JobStatus.FAILED:
+            raise SystemExit(report(job_return._return_value))
