@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count, cycle
 from typing import Any
@@ -18,15 +19,17 @@ PERIOD = 1.0  # seconds between two heartbeats
 POLL = 0.05
 
 
+@dataclass
 class Meeting:
     """Where processes wait for the slowest, however long it takes, while each sends heartbeats.
     limit: the seconds without one after which a process counts as lost."""
 
-    def __init__(self, store: Any, rank: int, size: int, limit: float) -> None:
-        self.store = store
-        self.rank = rank
-        self.size = size
-        self.limit = limit
+    store: Any
+    rank: int
+    size: int
+    limit: float
+
+    def __post_init__(self) -> None:
         self.numbers = count()
         threading.Thread(target=self.show_life, daemon=True).start()
 
