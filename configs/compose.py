@@ -74,9 +74,8 @@ def implied(overrides: Sequence[str]) -> list[str]:
     added = []
     if any(values.get(length, "null") != "null" for length in LENGTHS):
         added += [f"{length}=null" for length in LENGTHS if length not in values]
-    parts = values.get("parts", "null")
-    folder = None if parts == "null" else parts_configs(parts.strip("'\""))
-    if folder:
+    parts = values.get("parts", "null").strip("'\"")
+    if parts != "null" and (folder := parts_configs(parts)):
         added.append(f"hydra.searchpath=[{quoted(folder)}]")
     return added
 

@@ -22,8 +22,10 @@ def find_parts(place: str | Path) -> Path:
 
 def load_parts(place: str | Path | None) -> None:
     """Run the file, once per process."""
-    path = find_parts(place) if place is not None else None
-    if path is None or path in LOADED:
+    if place is None:
+        return
+    path = find_parts(place)
+    if path in LOADED:
         return
     source = path.read_bytes()
     module = ModuleType(f"parts_{path.stem}")
