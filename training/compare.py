@@ -138,9 +138,8 @@ def differing(runs: list[RunEnd]) -> dict[str, list[str]]:
 
 def group_name(group: Group) -> str:
     name = group[0].name
-    seeds = {run.seed for run in group}
-    if len(seeds) > 1:
-        name += f" (n={len(seeds)})"
+    if len(group) > 1:
+        name += f" (n={len(group)})"
     # else some losses are on a part of the validation set
     is_finished = all(run.last.get("full") for run in group)
     return name if is_finished else f"{name} (unfinished)"
