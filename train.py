@@ -25,6 +25,7 @@ from configs.schema import Config
 from data.batch import Batch
 from data.corpus import load_data
 from data.loader import prefetch
+from model.adapt import adapt
 from model.checkpoint import newest_undamaged
 from model.runs import RUNS
 from model.transformer import build_model
@@ -54,8 +55,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
     with run_folder.open_folder(config, world) as folder:
         stored = newest_undamaged(folder) if config.resume else None
 
-        # init_from provides a tokenizer and, unless a checkpoint has the weights, a model; with
-        # adapt= only a part of it is trained
+        # init_from provides a tokenizer and, unless a checkpoint has the weights, a model
         model, tokenizer = None, None
         if config.init_from is not None:
             model, tokenizer = starting_point(config, folder, stored is not None)
@@ -71,6 +71,8 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         is_held = world.is_main or world.parallel != "fsdp"
         with torch.device("cpu" if is_held else "meta"):
             model = model or build_model(config.model, data.tokenizer.vocab_size, config.seed)
+        if config.adapt["kind"] != "none":  # only a part of it is trained
+            adapt(model, config.adapt, config.seed)
         loss_module = LossModule(model, config.loss)
         if world.parallel == "fsdp":
             fsdp.shard(loss_module, world)

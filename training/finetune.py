@@ -13,7 +13,6 @@ from configs.cli import print, warn
 from configs.compose import CONFIGS, read_yaml
 from configs.schema import Config, ModelConfig
 from data.tokenizers.tokenizer import Tokenizer
-from model.adapt import adapt
 from model.checkpoint import read_tokenizer
 from model.pretrained import init_run, init_settings
 from model.transformer import build_model
@@ -64,17 +63,11 @@ def starting_point(
     config: Config, run: Path, is_resumed: bool
 ) -> tuple[nn.Module | None, Tokenizer]:
     """The (model, tokenizer) of init_from. A resumed run has both itself: its checkpoint will fill
-    a new model, which is built here only if adapt= changes it (else it is None)."""
-    model: nn.Module | None = None
+    a new model, so none is returned."""
     if is_resumed:
-        tokenizer = read_tokenizer(run)
-    else:
-        found, tokenizer, _ = init_run(str(config.init_from))
-        model = rebuilt(found, config.model, config.seed)
-    if config.adapt["kind"] != "none":
-        model = model or build_model(config.model, tokenizer.vocab_size, config.seed)
-        adapt(model, config.adapt, config.seed)
-    return model, tokenizer
+        return None, read_tokenizer(run)
+    model, tokenizer, _ = init_run(str(config.init_from))
+    return rebuilt(model, config.model, config.seed), tokenizer
 
 
 def rebuilt(model: Any, config: ModelConfig, seed: int) -> nn.Module:
