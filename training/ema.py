@@ -22,9 +22,8 @@ class EMA:
         averages = list(self.average.values())
         torch._foreach_lerp_(averages, list(self.weights.values()), 1 - decay)
 
-    @torch.no_grad()
     def swap(self) -> None:
-        """Exchange the model's weights and the average, until the next call."""
+        """Exchange the model's weights and the average, until the next call; without gradients."""
         for name, weight in self.weights.items():
             trained = weight.detach().clone()
             weight.copy_(self.average[name])
