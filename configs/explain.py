@@ -12,7 +12,7 @@ from configs.flat import flatten
 from configs.parts import CONFIGS
 
 # of errors without an exit_code attribute (those of configs/errors.py have one)
-EXIT_CODES: dict[type[Exception], int] = {
+EXIT_CODES = {
     FloatingPointError: 5,
     MemoryError: 6,
     OSError: 6,

@@ -14,7 +14,7 @@ from training.trials import check_column
 
 def measure(run: Run) -> dict[str, float]:
     """The metrics of metrics.names, with the model in eval mode and never compiled."""
-    values: dict[str, float] = {}
+    values = {}
     with run.evaluating():
         for metric in run.config.metrics.names:
             for name, value in METRICS[metric](run).items():

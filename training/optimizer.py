@@ -65,7 +65,7 @@ def make_muon(
 ) -> list[Optimizer]:
     """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at fractions of lr."""
     shares: dict[Tensor, float] = {}  # each matrix's share of lr
-    tables: set[Tensor] = set()
+    tables = set()
     for module in model.modules():
         if isinstance(module, nn.Linear):
             shares.setdefault(module.weight, 1.0)
@@ -108,7 +108,7 @@ def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Any]:
     """The optimizers, with the state that torch would make at the first step. So a checkpoint has
     the same tensors at every step, and the micro-batch is fitted with them in memory."""
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
-    given: set[Tensor] = set()
+    given = set()
     for optimizer in optimizers:
         if not hasattr(optimizer, "start_state"):
             hint = "give it a method start_state(parameter) -> {name: tensor}"

@@ -43,7 +43,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     overrides = list(hydra.overrides.task)
     options = hydra.runtime.choices
     choices = {group: options[group] for group in options if not group.startswith("hydra/")}
-    origin: dict[str, Any] = {"choices": choices, "overrides": overrides, "code": code_hashes()}
+    origin = {"choices": choices, "overrides": overrides, "code": code_hashes()}
 
     name, resume = node.name, node.resume
     if hydra.mode == RunMode.MULTIRUN:
