@@ -4,17 +4,16 @@ annotations."""
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache, partial
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from configs.describe import LARGEST, UNIONS, describe
 
 Kind = TypeVar("Kind")
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """The range of a number: Annotated[float, Bounds(above=0)]."""
 
     least: float = -math.inf
