@@ -131,8 +131,8 @@ def peak_flops(precision: Precision) -> float | None:
 
 def ideal_seconds(run: Run) -> float | None:
     """The time of a step at the peak of the device, if both are known."""
-    peak = peak_flops(run.world.precision)
-    cost = count(run.config, run.world.precision, run.data.tokenizer.vocab_size) if peak else None
-    if not peak or not cost:
-        return None
-    return cost.flops * run.config.train.batch_size / run.world.size / peak
+    precision = run.world.precision
+    peak = peak_flops(precision)
+    if peak and (cost := count(run.config, precision, run.data.tokenizer.vocab_size)):
+        return cost.flops * run.config.train.batch_size / run.world.size / peak
+    return None
