@@ -1,7 +1,7 @@
 """Block: one layer, x + f(norm(x)) for each of its sub-layers f."""
 
 from collections import UserDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
@@ -22,23 +22,23 @@ class AttentionContext(NamedTuple):
     mask: Mask = Mask()
     rotate: Rotate | None = None  # applies rotary position embeddings
     memory: Tensor | None = None  # the encoder's output
-    memory_mask: Mask | None = None
+    memory_mask: Mask = Mask()
     visible: Tensor | None = None  # (B, T), false at padding
     documents: Tensor | None = None  # (B, T), the document number of each token
     tokens: Tensor | None = None  # (B, T), token ids
     shared: Any = None  # Shared, new in each forward pass
+    states: Mapping[str, State] = {}  # in decoding, those of this layer, by the names of its parts
 
 
-States = dict[str, State] | None  # of a layer, by the names of its parts
 SubLayer = Callable[[Tensor], Tensor]
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention if there is a memory, feed-forward. `residual` adds what a
-    sub-layer computes to the residual stream: x + f(norm(x)) in the class below."""
+    """Self-attention, cross-attention if there is a memory, feed-forward. Each reads a normalized
+    copy of the residual stream (pre-norm, arxiv.org/abs/2002.04745); other blocks override
+    `residual`."""
 
     needs_final_norm = True  # the residual stream leaves the last block unnormalized
-    residual: Callable[[Tensor, SubLayer, nn.Module], Tensor]
 
     def __init__(
         self,
@@ -61,29 +61,31 @@ class Block(nn.Module):
         self.make_norms(norm)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        self_attend = partial(self.self_attend, context=context, states=states)
-        x = self.residual(x, self_attend, self.attention_norm)
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        x = self.residual(x, partial(self.self_attend, context=context), self.attention_norm)
         if self.cross is not None:
-            cross_attend = partial(self.cross_attend, context=context, states=states)
-            x = self.residual(x, cross_attend, self.cross_norm)
-        feed_forward = partial(self.feed_forward, context=context, states=states)
-        x = self.residual(x, feed_forward, self.ffn_norm)
+            x = self.residual(x, partial(self.cross_attend, context=context), self.cross_norm)
+        x = self.residual(x, partial(self.feed_forward, context=context), self.ffn_norm)
         return x
 
-    def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        return self.attention(x, **self.arguments_of("attention", context, states))
+    def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
+        """Add what a sub-layer computes to the residual stream."""
+        normed_BTC = norm(x)
+        return x + self.drop(layer(normed_BTC))
 
-    def cross_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        own = states and states["cross"]
+    def self_attend(self, x: Tensor, context: AttentionContext) -> Tensor:
+        return self.attention(x, **self.arguments_of("attention", context))
+
+    def cross_attend(self, x: Tensor, context: AttentionContext) -> Tensor:
+        own = context.states.get("cross")
         return self.cross(x, context.memory, mask=context.memory_mask, cache=own)
 
-    def feed_forward(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        return self.ffn(x, **self.arguments_of("ffn", context, states))
+    def feed_forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        return self.ffn(x, **self.arguments_of("ffn", context))
 
-    def arguments_of(self, name: str, context: AttentionContext, states: States) -> dict[str, Any]:
+    def arguments_of(self, name: str, context: AttentionContext) -> dict[str, Any]:
         """What this part's forward takes besides x."""
-        own = states and states.get(name)
+        own = context.states.get(name)
         names = self.reads[name]
         return {key: own if key == "cache" else getattr(context, key) for key in names}
 
@@ -103,15 +105,7 @@ class Block(nn.Module):
         return states | {"cross": MemoryCache()}
 
 
-class PreNormBlock(Block):
-    """Sub-layers read a normalized copy of the residual stream (arxiv.org/abs/2002.04745)."""
-
-    def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
-        normed_BTC = norm(x)
-        return x + self.drop(layer(normed_BTC))
-
-
-BLOCKS: Registry[type[Block]] = Registry(pre=PreNormBlock)  # blocks.py has the others
+BLOCKS: Registry[type[Block]] = Registry(pre=Block)  # blocks.py has the others
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:

@@ -2,11 +2,11 @@
 
 from torch import Tensor, nn
 
-from model.block import BLOCKS, AttentionContext, Block, PreNormBlock, States, SubLayer
+from model.block import BLOCKS, AttentionContext, Block, SubLayer
 from model.norm import MakeNorm
 
 
-class ModernBertBlock(PreNormBlock):
+class ModernBertBlock(Block):
     """Pre-norm without a norm before the first attention, which reads normalized embeddings
     (arxiv.org/abs/2412.13663)."""
 
@@ -34,7 +34,7 @@ class Olmo2Block(Block):
         return x + self.drop(normed_BTC)
 
 
-class SandwichBlock(PreNormBlock):
+class SandwichBlock(Block):
     """Pre-norm, with another norm on each sub-layer's output (arxiv.org/abs/2105.13290)."""
 
     def make_norms(self, norm: MakeNorm) -> None:
@@ -43,24 +43,24 @@ class SandwichBlock(PreNormBlock):
         self.ffn_added_norm = norm()
         self.cross_added_norm = nn.Identity() if self.cross is None else norm()
 
-    def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        return self.attention_added_norm(super().self_attend(x, context, states))
+    def self_attend(self, x: Tensor, context: AttentionContext) -> Tensor:
+        return self.attention_added_norm(super().self_attend(x, context))
 
-    def cross_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        return self.cross_added_norm(super().cross_attend(x, context, states))
+    def cross_attend(self, x: Tensor, context: AttentionContext) -> Tensor:
+        return self.cross_added_norm(super().cross_attend(x, context))
 
-    def feed_forward(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        return self.ffn_added_norm(super().feed_forward(x, context, states))
+    def feed_forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        return self.ffn_added_norm(super().feed_forward(x, context))
 
 
 class ParallelBlock(Block):
     """All sub-layers read the same input (arxiv.org/abs/2204.02311)."""
 
-    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        added_BTC = self.self_attend(self.attention_norm(x), context, states)
-        added_BTC = added_BTC + self.feed_forward(self.ffn_norm(x), context, states)
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        added_BTC = self.self_attend(self.attention_norm(x), context)
+        added_BTC = added_BTC + self.feed_forward(self.ffn_norm(x), context)
         if self.cross is not None:
-            added_BTC = added_BTC + self.cross_attend(self.cross_norm(x), context, states)
+            added_BTC = added_BTC + self.cross_attend(self.cross_norm(x), context)
         x = x + self.drop(added_BTC)
         return x
 

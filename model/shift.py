@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from configs.registry import Count
 from model.attention import Attention
-from model.block import AttentionContext, PreNormBlock, States
+from model.block import AttentionContext, Block
 from model.blocks import BLOCKS
 from model.cache import Slots, State
 from model.embedding import make_table
@@ -49,16 +49,16 @@ class TokenShift(nn.Module):
         return torch.addcmul(x, before_BTC, self.weight.to(x.dtype))
 
 
-class ShiftBlock(PreNormBlock):
+class ShiftBlock(Block):
     """Pre-norm, with a token shift between norm and attention."""
 
     def make_norms(self, norm: MakeNorm) -> None:
         super().make_norms(norm)
         self.shift = TokenShift(self.d_model)
 
-    def self_attend(self, x: Tensor, context: AttentionContext, states: States) -> Tensor:
-        x = self.shift(x, context, states and states["shift"])
-        return super().self_attend(x, context, states)
+    def self_attend(self, x: Tensor, context: AttentionContext) -> Tensor:
+        x = self.shift(x, context, context.states.get("shift"))
+        return super().self_attend(x, context)
 
 
 class Bigram(nn.Module):
@@ -99,10 +99,10 @@ class BigramBlock(ShiftBlock):
         super().__init__(attention, ffn, norm, cross, dropout, layer, d_model)
         self.bigram = Bigram(rows, d_model) if layer == 0 else None
 
-    def forward(self, x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         if self.bigram is not None:
-            x = x + self.bigram(context, states and states["bigram"])
-        return super().forward(x, context, states)
+            x = x + self.bigram(context, context.states.get("bigram"))
+        return super().forward(x, context)
 
 
 BLOCKS["shift"] = ShiftBlock

@@ -84,7 +84,7 @@ class Stack(nn.Module):
         q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
         common = AttentionContext(
             memory=memory,
-            memory_mask=None if memory is None else make_cross_mask(memory_visible).cast_for(x),
+            memory_mask=make_cross_mask(memory_visible).cast_for(x),
             visible=None if visible is None else visible[:, q_slots],
             documents=documents,
             tokens=tokens,
@@ -118,7 +118,8 @@ class Stack(nn.Module):
         x = self.position.embed(x, q_pos)
         x = self.drop(self.embedding_norm(x))
         for i, block in enumerate(self.blocks):
-            x = block(x, contexts[i], caches and caches.layers[i])
+            states = caches.layers[i] if caches else {}
+            x = block(x, contexts[i]._replace(states=states))
         slots.advance(n_new)
         x = self.final_norm(x)
         return x

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from configs.cli import warn
 from configs.schema import Config
-from model.block import AttentionContext, Shared, States, blocks_of
+from model.block import AttentionContext, Shared, blocks_of
 from training.distributed import World
 from training.step import LossModule
 from training.trials import without_traces
@@ -77,9 +77,9 @@ def recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., T
         own = Shared(given)
         return forward(x, context._replace(shared=own)), dict(own)
 
-    def both(x: Tensor, context: AttentionContext, states: States = None) -> Tensor:
-        if states is not None:  # in decoding
-            return forward(x, context, states)
+    def both(x: Tensor, context: AttentionContext) -> Tensor:
+        if context.states:  # in decoding
+            return forward(x, context)
         options: Any = {"use_reentrant": False}
         if not torch.compiler.is_compiling():  # a compiled graph leaves no traces
             options["context_fn"] = lambda: (nullcontext(), without_traces(block))
