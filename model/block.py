@@ -97,11 +97,8 @@ class Block(nn.Module):
     def new_states(self, slots: Slots) -> dict[str, State]:
         """States for decoding, of each part that has new_cache(); cross-attention has a
         MemoryCache."""
-        parts: dict[str, Any] = dict(self.named_children())
-        states = {}
-        for name, part in parts.items():
-            if hasattr(part, "new_cache"):
-                states[name] = part.new_cache(slots)
+        parts: Any = self.named_children()
+        states = {name: part.new_cache(slots) for name, part in parts if hasattr(part, "new_cache")}
         return states | {"cross": MemoryCache()}
 
 

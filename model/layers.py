@@ -53,7 +53,7 @@ class LayeredStack(Stack):
 
     def make_positions(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
         """Build the encodings; only self.position, the model's, may add to the embeddings."""
-        attentions: list[Any] = [block.attention for block in self.blocks]
+        attentions = [block.attention for block in self.blocks]
         pairs = zip(self.configs, attentions, strict=True)
         own = [(layer.position, attention.rotary_dim) for layer, attention in pairs]
         # the first layer may have no position encoding, and no rotary channels

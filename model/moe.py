@@ -104,9 +104,5 @@ class MixtureOfExperts(nn.Module):
         return {"balance": self.balance_loss * (self.load_X * self.probability_X).sum()}
 
 
-def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
-    return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
-
-
 MLPS = dict(FFNS)  # all but the mixture: no expert is one
 FFNS["moe"] = MixtureOfExperts

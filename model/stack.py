@@ -41,7 +41,7 @@ class Stack(nn.Module):
         for i, layer in enumerate(self.configs):
             own = {"layer": i, "norm": norm_factory(layer)}
             blocks.append(make_block(layer, sizes | own, memory_width))
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks: Any = nn.ModuleList(blocks)
         self.make_positions(config, sizes)
 
         norm = norm_factory(config)
@@ -53,15 +53,13 @@ class Stack(nn.Module):
         return [config] * config.n_layers
 
     def make_positions(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
-        attention: Any = self.blocks[0].attention
-        sizes = sizes | {"rotary_dim": attention.rotary_dim}
+        sizes = sizes | {"rotary_dim": self.blocks[0].attention.rotary_dim}
         self.position = build("model.position", POSITIONS, config.position, sizes)
 
     def new_caches(self, size: int) -> Caches:
         """Make caches for decoding up to `size` tokens."""
         slots = Slots(size)
-        blocks: list[Any] = [*self.blocks]
-        return Caches(slots, [block.new_states(slots) for block in blocks])
+        return Caches(slots, [block.new_states(slots) for block in self.blocks])
 
     def forward(
         self,
@@ -75,9 +73,10 @@ class Stack(nn.Module):
         caches: Caches | None = None,
     ) -> Tensor:
         """tokens: (B, T), for parts that read them. visible: (B, S), false at padding, with a
-        column for each cached token; once given, it must be given at every later step. documents:
-        (B, T), the document number of each token, ascending: each document is treated as if alone.
-        memory_visible: like visible, for the memory."""
+        column for each cached token; once given, it must be given at every later step. It may have
+        more columns, which are true. documents: (B, T), the document number of each token,
+        ascending: each document is treated as if alone. memory_visible: like visible, for the
+        memory."""
         n_new = x.shape[1]
         slots = Slots(n_new) if caches is None else caches.slots
         q_slots, k_slots = slots.next(n_new, x.device)  # without caches, both are 0 to n_new - 1
@@ -127,9 +126,9 @@ class Stack(nn.Module):
     def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
         """The context of each layer; here they share one. LayeredStack makes one for each position
         encoding and window."""
-        attention: Any = self.blocks[0].attention
         rotate = self.position.rotary(x, q_pos)
-        context = context_of(self.position, rotate, attention.sliding_window)
+        window = self.blocks[0].attention.sliding_window
+        context = context_of(self.position, rotate, window)
         return [context] * len(self.blocks)
 
     def positions(

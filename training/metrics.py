@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from configs.registry import Registry
 from model.block import blocks_of
-from model.moe import mixtures_of
+from model.moe import MixtureOfExperts
 from training.run import Run
 from training.trials import check_column
 
@@ -42,7 +42,8 @@ def expert_load(run: Run) -> dict[str, float]:
     """For ffn=moe: the tokens of the busiest expert in any layer, relative to an equal share, for
     one validation example."""
     read_example(run)
-    loads = [mixture.load_X.max().item() for mixture in mixtures_of(run.model)]
+    mixtures = [part for part in run.model.modules() if isinstance(part, MixtureOfExperts)]
+    loads = [mixture.load_X.max().item() for mixture in mixtures]
     return {"expert_load": max(loads)} if loads else {}
 
 

@@ -18,8 +18,7 @@ def encode_prompt(
     """The ids of a text in its template; [] if the text has no ids. Masks, and the other options,
     are explained in marks.py."""
     before, after = template
-    parses_text = tokenizer.text is not None and "mask" in tokenizer.specials
-    if special or parses_text or MASK in text:
+    if special or tokenizer.text is not None or MASK in text:
         before, ids, after = encode_marked(text, tokenizer, template, around, special)
     else:
         ids = tokenizer.encode(text).tolist()

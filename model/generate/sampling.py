@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -31,11 +30,11 @@ COLDEST = 1e-6  # lower temperatures are greedy, too, because they may overflow
 def sample_next(
     logits_BV: Tensor,
     seen_BV: Tensor | None,
-    uniforms: Tensor | Sequence[float],
+    uniforms_B: Tensor,
     sampling: Sampling,
 ) -> Tensor:
     """The next id of each row. seen_BV marks the tokens that a row already has, or is None without
-    a penalty; `uniforms` has a number in [0, 1) for each row, unless decoding is greedy."""
+    a penalty; uniforms_B are numbers in [0, 1), in float64, which greedy decoding does not use."""
     if seen_BV is not None:
         # the penalty divides positive logits and multiplies negative ones, so that both fall
         penalty = sampling.repetition_penalty
@@ -48,11 +47,9 @@ def sample_next(
     filtered_BV = filter_logits(logits_BV / sampling.temperature, sampling)
     probs_BV = filtered_BV.softmax(-1)
 
-    # the inverse CDF in float64, where a draw below 1 stays below the sum; mps has no float64
-    device = "cpu" if probs_BV.device.type == "mps" else probs_BV.device
-    cdf_BV = probs_BV.to(device, torch.float64).cumsum(-1)
-    uniforms_B1 = torch.as_tensor(uniforms, dtype=torch.float64, device=device)[:, None]
-    targets_B1 = uniforms_B1 * cdf_BV[:, -1:]
+    # the inverse CDF in float64, where a draw below 1 stays below the sum
+    cdf_BV = probs_BV.to(uniforms_B).cumsum(-1)
+    targets_B1 = uniforms_B[:, None] * cdf_BV[:, -1:]
 
     drawn_B1 = torch.searchsorted(cdf_BV, targets_B1, right=True)
     last = cdf_BV.shape[-1] - 1  # with NaN, an id beyond it is drawn
