@@ -130,6 +130,11 @@ def ungroup_queries(grouped: Tensor, q: Tensor) -> Tensor:
     return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
 
 
+def exact_dtype(values: Tensor) -> torch.dtype:
+    """The dtype of long sums, as over a vocabulary, of these values: float32 at least."""
+    return torch.promote_types(values.dtype, torch.float32)
+
+
 def matmul_dtype(values: Tensor) -> torch.dtype:
     """The dtype of matmuls of these values, which autocast may change."""
     device = values.device.type

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from configs.schema import IGNORE_INDEX
-from model.attend import matmul_dtype, soft_cap
+from model.attend import exact_dtype, matmul_dtype, soft_cap
 from model.cpu import use_cpu_kernels
 from model.embedding import Head
 
@@ -58,10 +58,10 @@ def loss(
         total = loss_with_gradients(compute, size, options, labels, hidden, parameters)
         return total, count
 
-    exact = torch.promote_types(hidden.dtype, torch.float32)
     total = hidden.new_zeros(())
     for rows, *chunk in chunks(size, hidden, *labels):
-        total = total + chunk_loss(F.linear(rows, *parameters).to(exact), *chunk, **options)
+        logits = F.linear(rows, *parameters).to(exact_dtype(hidden))
+        total = total + chunk_loss(logits, *chunk, **options)
     return total, count
 
 
@@ -103,7 +103,7 @@ def loss_with_gradients(
 ) -> Tensor:
     """The gradients of each chunk are computed while its logits exist, so that no logits are stored
     or recomputed for the backward pass."""
-    exact = torch.promote_types(hidden_NC.dtype, torch.float32)
+    exact = exact_dtype(hidden_NC)
     low = matmul_dtype(hidden_NC)
     vocab_size = len(parameters[0])
     padding = -vocab_size % ALIGNMENT
@@ -158,8 +158,7 @@ def chunk_gradients(
 
     def function(rows_NC: Tensor, *trained: Tensor) -> Tensor:
         # in bfloat16 a sum over the vocabulary would be off by a percent
-        exact = torch.promote_types(rows_NC.dtype, torch.float32)
-        logits = F.linear(rows_NC, *(trained or parameters)).to(exact)
+        logits = F.linear(rows_NC, *(trained or parameters)).to(exact_dtype(rows_NC))
         if rows_NC.device.type in UNSLICED and not any(options.values()):
             # columns of padding are hidden: 50,257 of 50,304 would be read at half the speed
             logits.detach()[:, vocab_size:] = -math.inf  # their gradient is 0

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from configs.registry import Count, Natural, NonNegative, build
+from model.attend import exact_dtype
 from model.cuda import has_grouped_mm
 from model.feedforward import FFNS
 
@@ -43,8 +44,7 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         logits_BTX = self.router(x)
-        exact = torch.promote_types(logits_BTX.dtype, torch.float32)
-        probs_BTX = logits_BTX.softmax(-1, dtype=exact)
+        probs_BTX = logits_BTX.softmax(-1, dtype=exact_dtype(logits_BTX))
         weights, chosen = probs_BTX.topk(self.top_k)
         if self.top_k > 1:
             weights = weights / weights.sum(-1, keepdim=True)

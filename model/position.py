@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from configs.registry import Bounds, Registry, build
+from model.attend import exact_dtype
 from model.rope_scaling import Factor, Llama3Scaling, YarnScaling
 
 Base = Annotated[float, Bounds(above=1)]
@@ -39,8 +40,7 @@ class Position(nn.Module):
 
 def inv_frequencies(width: int, base: float, x: Tensor) -> Tensor:
     """base^(-2i/width) for each pair i, on x's device, in at least float32."""
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    twice_i = torch.arange(0, width, 2, device=x.device, dtype=dtype)
+    twice_i = torch.arange(0, width, 2, device=x.device, dtype=exact_dtype(x))
     return base ** (-twice_i / width)
 
 

@@ -188,10 +188,9 @@ def read_texts(options: Namespace) -> list[Any]:
         return [text]
     lines = text.split("\n")
     if options.chat:
-        return [read_messages(number, line) for number, line in enumerate(lines, 1)]
+        return [read_messages(f"line {number}", line) for number, line in enumerate(lines, 1)]
     return lines
 
 
-def read_messages(number: int, line: str) -> Messages:
-    place = f"line {number}"
+def read_messages(place: str, line: str) -> Messages:
     return to_messages(read_turns(place, parse_json(place, line)))
