@@ -1,20 +1,10 @@
-"""Code that is faster on a CUDA GPU. Without it everything works, only more slowly."""
+"""Code that is faster on a CUDA GPU. Without it everything works, only more slowly; `python -m
+tests.benchmarks.gpu --only choices` measures what it gains."""
 
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
-
-# what `python -m tests.benchmarks.gpu --only choices` decides; not yet measured where it says so
-CHOICES = {
-    # in training, attention without a mask by cuDNN: on an H200 a third faster than flash attention
-    "cudnn_attention": True,
-    # in training, queries, keys and values as one matmul; not yet measured
-    "joined_maps": True,
-    # attention of one query under a mask, as in decoding, by matmuls: the fused kernel that takes a
-    # mask does not split the keys, and leaves most of the GPU idle; not yet measured
-    "explicit_decoding": True,
-}
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -32,18 +22,22 @@ def has_grouped_mm(weight: Tensor) -> bool:
 
 
 def joins_maps() -> bool:
-    return CHOICES["joined_maps"] and torch.is_grad_enabled()
+    """Whether queries, keys and values are one matmul: in training; not yet measured."""
+    return torch.is_grad_enabled()
 
 
 def prefers_matmuls_on_cuda(q_BHTD: Tensor, bias: Tensor | None) -> bool:
-    is_masked_query = q_BHTD.shape[-2] == 1 and bias is not None
-    return CHOICES["explicit_decoding"] and is_masked_query
+    """Whether explicit matmuls beat the fused kernel. They may for one query under a mask, as in
+    decoding: the kernel that takes a mask does not split the keys, and leaves most of the GPU idle;
+    not yet measured."""
+    return q_BHTD.shape[-2] == 1 and bias is not None
 
 
 def attention_kernels(bias: Tensor | None) -> AbstractContextManager:
-    """A context in which torch chooses among suitable kernels. cuDNN plans for each shape, so it is
-    not used for decoding, where each token has another, nor with masks, where it has errors."""
-    if not CHOICES["cudnn_attention"] or bias is not None or not torch.is_grad_enabled():
+    """A context in which torch chooses among suitable kernels. cuDNN is a third faster than flash
+    attention on an H200. It plans for each shape, so it is not used for decoding, where each token
+    has another, nor with masks, where it has errors."""
+    if bias is not None or not torch.is_grad_enabled():
         return nullcontext()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -5,14 +5,16 @@ import platform
 import signal
 import time
 import warnings
+from contextlib import nullcontext
 from functools import partial
 from itertools import count, product
 from statistics import median
+from unittest.mock import patch
 
 import torch
 
 from configs.compose import compose
-from model import cuda
+from model import attend, linear
 from model.generate import decode
 from model.generate.decode import generate
 from model.inference import prepare
@@ -212,8 +214,16 @@ def decoding(bench):
     decode.can_replay = can_replay
 
 
+# {name: (the file that calls a function of model/cuda.py, its name, what undoes it)}
+CHOICES = {
+    "cudnn_attention": (attend, "attention_kernels", lambda bias: nullcontext()),
+    "joined_maps": (linear, "joins_maps", lambda: False),
+    "explicit_decoding": (attend, "prefers_matmuls_on_cuda", lambda q, bias: False),
+}
+
+
 def choices(bench):
-    """Tokens per second with each of CHOICES in model/cuda.py on and off, in turn."""
+    """Tokens per second with each of the choices on and off, in turn."""
     names = count()
 
     def training_speed():
@@ -221,13 +231,12 @@ def choices(bench):
         return figures["tokens_per_second"]
 
     def measure(choice, is_on):
-        cuda.CHOICES[choice] = is_on
-        is_of_decoding = choice == "explicit_decoding"
-        return decoding_speed(bench, rows=1) if is_of_decoding else training_speed()
+        with nullcontext() if is_on else patch.object(*CHOICES[choice]):
+            is_of_decoding = choice == "explicit_decoding"
+            return decoding_speed(bench, rows=1) if is_of_decoding else training_speed()
 
-    for choice, is_on in list(cuda.CHOICES.items()):
+    for choice in CHOICES:
         found = take_turns([True, False], bench.pick(3, 1), partial(measure, choice))
-        cuda.CHOICES[choice] = is_on
         on = median(found[True])
         off = median(found[False])
-        yield {choice: {"on": on, "off": off, "is": is_on, "keep": on > off}}
+        yield {choice: {"on": on, "off": off, "keep": on > off}}
