@@ -65,11 +65,10 @@ class LayeredStack(Stack):
                 distinct.append(key)
             self.context_keys.append((distinct.index(key), attention.sliding_window))
 
-        encodings = []
-        for node, rotary_dim in distinct:
-            widths = sizes | {"rotary_dim": rotary_dim}
-            encodings.append(build("model.position", POSITIONS, node, widths))
-        self.position, *others = encodings
+        self.position, *others = [
+            build("model.position", POSITIONS, node, sizes | {"rotary_dim": rotary_dim})
+            for node, rotary_dim in distinct
+        ]
         for encoding in others:
             if type(encoding).embed is not Position.embed:
                 name = type(encoding).__name__

@@ -69,9 +69,7 @@ def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
         ordered = logits_BV.topk(top_k).values
         probs = ordered.softmax(-1)
         before = probs.cumsum(-1) - probs  # of more likely tokens
-        kept_B1 = (before < top_p).sum(-1, keepdim=True)
-        last_B1 = (kept_B1 - 1).clamp(min=0)
-        least_B1 = ordered.gather(-1, last_B1)
+        least_B1 = ordered.masked_fill(before >= top_p, math.inf).amin(-1, keepdim=True)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
 
     if sampling.min_p > 0:
