@@ -17,38 +17,38 @@ class Slots:
     def __init__(self, size: int):
         self.size = size
         self.length = 0  # slots that are in use
-        self.fixed: Tensor | None = None  # (1,), the next slot, from fix() on
+        self.new: Any = slice(0)  # those of the newest tokens; from fix() on, a tensor (1,)
+        self.are_fixed = False
 
     def fix(self, device: torch.device) -> None:
-        self.fixed = torch.tensor([self.length], device=device)
+        self.new = torch.tensor([self.length - 1], device=device)
+        self.are_fixed = True
 
     def next(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """The slots of n new tokens, and all slots that they may read, including their own."""
-        if self.fixed is not None:
-            return self.fixed, torch.arange(self.size, device=device)
-        end = self.length + n
+        if self.are_fixed:
+            self.new += n
+            return self.new, torch.arange(self.size, device=device)
+        start = self.length
+        end = start + n
         if end > self.size:
             raise ValueError(f"the cache has room for {self.size} positions, not {end}")
+        self.length = end
+        self.new = slice(start, end)
         slots = torch.arange(end, device=device)
-        return slots[self.length :], slots
+        return slots[start:], slots
 
-    def seen(self, n: int, window: int | None) -> slice:
+    def seen(self, window: int | None) -> slice:
         """The slots that a layer reads: with a window only the newest, unless slots are fixed."""
-        if self.fixed is not None:
+        if self.are_fixed:
             return slice(0, self.size)
-        first = 0 if window is None else max(0, self.length + 1 - window)
-        return slice(first, self.length + n)
-
-    def advance(self, n: int) -> None:
-        if self.fixed is None:
-            self.length += n
-        else:
-            self.fixed += n
+        first = 0 if window is None else max(0, self.new.start + 1 - window)
+        return slice(first, self.length)
 
     def move(self, length: int) -> None:
         self.length = length
-        if self.fixed is not None:
-            self.fixed.fill_(length)
+        if self.are_fixed:
+            self.new.fill_(length - 1)
 
 
 class State:
@@ -95,19 +95,14 @@ class KVCache(State):
     def append(self, *new: Tensor) -> list[Tensor]:
         """Store the tensors of new tokens, and return those of all slots that these may see. A mask
         hides empty slots."""
-        slots = self.slots
-        n_new = new[0].shape[-2]
         if not self.buffers:
             for tensor in new:
                 *outer, _, width = tensor.shape
-                self.buffers.append(tensor.new_zeros(*outer, slots.size, width))
+                self.buffers.append(tensor.new_zeros(*outer, self.slots.size, width))
 
         for buffer, tensor in zip(self.buffers, new, strict=True):
-            if slots.fixed is None:
-                buffer[..., slots.length : slots.length + n_new, :] = tensor
-            else:
-                buffer.index_copy_(-2, slots.fixed, tensor)
-        seen = slots.seen(n_new, self.window)
+            buffer[..., self.slots.new, :] = tensor
+        seen = self.slots.seen(self.window)
         return [buffer[..., seen, :] for buffer in self.buffers]
 
     def keep(self, start: int) -> None:

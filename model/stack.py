@@ -91,7 +91,7 @@ class Stack(nn.Module):
         )
 
         def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:
-            seen = slots.seen(n_new, window)
+            seen = slots.seen(window)
             seen_pos = k_pos[:, seen]
             bias = position.bias(q_pos, seen_pos)
             is_square = seen_pos.shape == q_pos.shape
@@ -119,7 +119,6 @@ class Stack(nn.Module):
         for i, block in enumerate(self.blocks):
             states = caches.layers[i] if caches else {}
             x = block(x, contexts[i]._replace(states=states))
-        slots.advance(n_new)
         x = self.final_norm(x)
         return x
 
