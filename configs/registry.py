@@ -32,6 +32,7 @@ NonNegative = Annotated[float, Bounds(least=0)]
 Fraction = Annotated[float, Bounds(least=0, most=1)]
 Ratio = Annotated[float, Bounds(above=0, below=1)]  # neither none nor all
 BelowOne = Annotated[float, Bounds(least=0, below=1)]
+UpToOne = Annotated[float, Bounds(above=0, most=1)]
 
 
 class Registry(dict[str, Kind]):

@@ -4,7 +4,7 @@ that the model of an older run lacks. A part is a dict, which the class of its `
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from configs.registry import BelowOne, Bounds, Count, Natural, NonNegative, Positive, Ratio
+from configs.registry import BelowOne, Bounds, Count, Natural, NonNegative, Positive, Ratio, UpToOne
 
 IGNORE_INDEX = -100  # a target that is not predicted
 Layers = Annotated[int, Bounds(least=1, most=10_000)]
@@ -102,7 +102,7 @@ class LossConfig:
 class PlanConfig:
     gpu: str | None
     world: Count
-    mfu: Annotated[float, Bounds(above=0, most=1)]
+    mfu: UpToOne
     price: NonNegative
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from configs.registry import Bounds, Registry, build
+from configs.registry import Bounds, Registry, UpToOne, build
 from model.attend import exact_dtype
 from model.rope_scaling import Factor, Llama3Scaling, YarnScaling
 
@@ -73,7 +73,7 @@ class Rope(Position):
         self,
         rotary_dim: int,
         rope_theta: Base = 1e4,
-        rotary_fraction: Annotated[float, Bounds(above=0, most=1)] = 1.0,
+        rotary_fraction: UpToOne = 1.0,
         scaling: dict | None = None,
     ):
         super().__init__()

@@ -3,21 +3,18 @@
 import math
 import random
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from configs.registry import LARGEST, Bounds, Count, Fraction, Natural, NonNegative, Positive
-
-Probability = Annotated[float, Bounds(above=0, most=1)]
+from configs.registry import LARGEST, Count, Fraction, Natural, NonNegative, Positive, UpToOne
 
 
 @dataclass(frozen=True)
 class Sampling:
     temperature: NonNegative = 0.0  # 0 is greedy
     top_k: Count = LARGEST
-    top_p: Probability = 1.0
+    top_p: UpToOne = 1.0
     min_p: Fraction = 0.0  # relative to the probability of the most likely token
     repetition_penalty: Positive = 1.0  # of CTRL, arxiv.org/abs/1909.05858, section 4.1
     seed: Natural = 0
