@@ -21,50 +21,6 @@ UNSLICED = ("cuda",)  # where the loss of all columns is faster than that of a s
 GPU_CHUNK = 4096  # small chunks leave a GPU idle, and move the gradient of the head more often
 
 
-def loss(
-    hidden: Tensor,
-    head: Head,
-    targets: Tensor,
-    count: int | None = None,
-    weights: Tensor | None = None,
-    differentiate: Callable[..., Any] | None = None,  # chunk_gradients, or compiled
-    **options: Any,  # of chunk_loss
-) -> tuple[Tensor, int]:
-    """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
-    `count` if it is known, to avoid a synchronization on a GPU; it must be exact, because only that
-    many targets are read."""
-    fields = [hidden.flatten(0, -2), targets.flatten()]
-    if weights is not None:
-        fields.append(weights.flatten())
-    is_ignored = fields[1] == IGNORE_INDEX
-    if count is None:
-        count = int((~is_ignored).sum())
-    if count < len(is_ignored):
-        # a stable sort puts the targets first, in order; nonzero() would wait for the GPU
-        positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
-        fields = [field[positions] for field in fields]
-    hidden, *labels = fields
-
-    hidden = head.features(hidden)
-    parameters = list(head.map.parameters())
-    size = GPU_CHUNK
-    if hidden.is_cpu:
-        # 256 take 5 % less time than 512 at width 128, and 5 % more at width 384
-        size = min(CHUNK, 2 * hidden.shape[-1])
-        size = max(size, 2**20 // head.map.out_features)  # a million logits
-    options["logit_softcap"] = head.logit_softcap
-    if torch.is_grad_enabled():
-        compute = differentiate or chunk_gradients
-        total = loss_with_gradients(compute, size, options, labels, hidden, parameters)
-        return total, count
-
-    total = hidden.new_zeros(())
-    for rows, *chunk in chunks(size, hidden, *labels):
-        logits = F.linear(rows, *parameters).to(exact_dtype(hidden))
-        total = total + chunk_loss(logits, *chunk, **options)
-    return total, count
-
-
 def chunk_loss(
     logits_NV: Tensor,
     targets_N: Tensor,
@@ -203,3 +159,46 @@ class CrossEntropy(torch.autograd.Function):
 def chunks(size: int, *fields: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """(rows, targets, weights if any) of `size` positions at a time."""
     return zip(*(field.split(size) for field in fields), strict=True)
+
+
+def loss(
+    hidden: Tensor,
+    head: Head,
+    targets: Tensor,
+    count: int | None = None,
+    weights: Tensor | None = None,
+    differentiate: Callable[..., Any] = chunk_gradients,  # or compiled
+    **options: Any,  # of chunk_loss
+) -> tuple[Tensor, int]:
+    """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
+    `count` if it is known, to avoid a synchronization on a GPU; it must be exact, because only that
+    many targets are read."""
+    fields = [hidden.flatten(0, -2), targets.flatten()]
+    if weights is not None:
+        fields.append(weights.flatten())
+    is_ignored = fields[1] == IGNORE_INDEX
+    if count is None:
+        count = int((~is_ignored).sum())
+    if count < len(is_ignored):
+        # a stable sort puts the targets first, in order; nonzero() would wait for the GPU
+        positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
+        fields = [field[positions] for field in fields]
+    hidden, *labels = fields
+
+    hidden = head.features(hidden)
+    parameters = list(head.map.parameters())
+    size = GPU_CHUNK
+    if hidden.is_cpu:
+        # 256 take 5 % less time than 512 at width 128, and 5 % more at width 384
+        size = min(CHUNK, 2 * hidden.shape[-1])
+        size = max(size, 2**20 // head.map.out_features)  # a million logits
+    options["logit_softcap"] = head.logit_softcap
+    if torch.is_grad_enabled():
+        total = loss_with_gradients(differentiate, size, options, labels, hidden, parameters)
+        return total, count
+
+    total = hidden.new_zeros(())
+    for rows, *chunk in chunks(size, hidden, *labels):
+        logits = F.linear(rows, *parameters).to(exact_dtype(hidden))
+        total = total + chunk_loss(logits, *chunk, **options)
+    return total, count

@@ -22,7 +22,7 @@ def with_previous(
     """Returns (values, those of the token before): zero at padding, and before a text or document."""
     if context.visible is not None:
         values = values * context.visible[..., None]
-    before = F.pad(values[:, :-1], (0, 0, 1, 0))
+    before = F.pad(values, (0, 0, 1, -1))
     if state is not None:
         [last] = state.read(before[:, :1])
         before[:, :1] = last
