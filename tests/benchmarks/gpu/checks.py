@@ -14,8 +14,6 @@ from unittest.mock import patch
 import torch
 
 from configs.compose import compose
-from model import attend, linear
-from model.generate import decode
 from model.generate.decode import generate
 from model.inference import prepare
 from model.transformer import build_model
@@ -206,19 +204,19 @@ def decoding_speed(bench, rows):
 
 def decoding(bench):
     """Its speed kernel by kernel, and as a CUDA graph where there is one."""
-    can_replay = decode.can_replay
+    never = patch("model.generate.decode.can_replay", lambda model: False)
     for rows, is_replayed in product(bench.pick((1, 64), (1, 2)), (False, True)):
-        decode.can_replay = can_replay if is_replayed else lambda model: False
+        with nullcontext() if is_replayed else never:
+            speed = decoding_speed(bench, rows)
         name = "graph" if is_replayed else "kernels"
-        yield {f"{rows}_{name}": decoding_speed(bench, rows)}
-    decode.can_replay = can_replay
+        yield {f"{rows}_{name}": speed}
 
 
-# {name: (the file that calls a function of model/cuda.py, its name, what undoes it)}
+# functions of model/cuda.py, where they are called, and what undoes them
 CHOICES = {
-    "cudnn_attention": (attend, "attention_kernels", lambda bias: nullcontext()),
-    "joined_maps": (linear, "joins_maps", lambda: False),
-    "explicit_decoding": (attend, "prefers_matmuls_on_cuda", lambda q, bias: False),
+    "model.attend.attention_kernels": lambda bias: nullcontext(),
+    "model.linear.joins_maps": lambda: False,
+    "model.attend.prefers_matmuls_on_cuda": lambda q, bias: False,
 }
 
 
@@ -231,8 +229,8 @@ def choices(bench):
         return figures["tokens_per_second"]
 
     def measure(choice, is_on):
-        with nullcontext() if is_on else patch.object(*CHOICES[choice]):
-            is_of_decoding = choice == "explicit_decoding"
+        with nullcontext() if is_on else patch(choice, CHOICES[choice]):
+            is_of_decoding = choice.endswith("prefers_matmuls_on_cuda")
             return decoding_speed(bench, rows=1) if is_of_decoding else training_speed()
 
     for choice in CHOICES:

@@ -33,7 +33,7 @@ def uncached(net, prompt, count, source=None, sampling=GREEDY, row_id=0):
             row = row[-(net.context_length // 2 or 1) :]
         text = torch.tensor([row])
         logits = net(torch.tensor([source]), text) if source else net(text)
-        draws = torch.tensor([uniform(sampling.seed, row_id, step)], dtype=torch.float64)
+        draws = logits.new_tensor([uniform(sampling.seed, row_id, step)])
         new.append(sample_next(logits[:, -1], seen_BV, draws, sampling).item())
         row.append(new[-1])
         seen_BV[0, new[-1]] = True

@@ -11,7 +11,6 @@ from model.generate.sampling import Sampling, filter_logits, sample_next, unifor
 
 GENERATOR = torch.Generator().manual_seed(3)
 LOGITS = torch.randn(3, 40, generator=GENERATOR, dtype=torch.float64) * 2
-HALF = torch.tensor([0.5], dtype=torch.float64)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 
 
@@ -60,9 +59,10 @@ def test_a_strong_penalty(temperature):
     seen = torch.tensor([[True, True, True, False, True]])
     reward = Sampling(temperature, repetition_penalty=0.01)
     forbid = Sampling(temperature, repetition_penalty=100.0)
-    assert sample_next(logits, seen, HALF, reward).item() == 1
-    assert sample_next(logits, seen, HALF, forbid).item() == 3
-    assert sample_next(-logits.abs(), seen | True, HALF, forbid).item() == 4
+    half = LOGITS.new_tensor([0.5])
+    assert sample_next(logits, seen, half, reward).item() == 1
+    assert sample_next(logits, seen, half, forbid).item() == 3
+    assert sample_next(-logits.abs(), seen | True, half, forbid).item() == 4
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -70,7 +70,7 @@ def test_frequencies_match_probabilities(temperature):
     """20,000 samples with fixed seeds: no token is off by more than four deviations."""
     n = 20_000
     logits = LOGITS[0, :8]
-    uniforms = torch.tensor([uniform(0, row_id, 5) for row_id in range(n)], dtype=torch.float64)
+    uniforms = logits.new_tensor([uniform(0, row_id, 5) for row_id in range(n)])
     drawn = sample_next(logits.expand(n, -1), None, uniforms, Sampling(temperature))
     probs = (logits / temperature).softmax(-1)
     errors = (drawn.bincount(minlength=8) - n * probs).abs()
@@ -82,16 +82,15 @@ def test_frequencies_match_probabilities(temperature):
 def test_filtered_tokens_are_never_sampled(dtype):
     """Nor are others whose probability is 0."""
     logits = torch.tensor([-1.0, 2.0, -1.0, 2.0, -math.inf], dtype=dtype)
-    edges = torch.tensor([0.0, 1e-300, 1 - 2**-53], dtype=torch.float64)
+    edges = LOGITS.new_tensor([0.0, 1e-300, 1 - 2**-53])
     for filters in (Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.9), Sampling(1.0, min_p=0.5)):
         assert sample_next(logits.expand(3, -1), None, edges, filters).tolist() == [1, 1, 3]
 
 
 def test_samples_are_drawn_on_the_device():
     sampling = Sampling(1.0, top_k=9, top_p=0.9, min_p=0.1, repetition_penalty=2.0)
-    seen = torch.zeros_like(LOGITS, dtype=torch.bool, device="meta")
-    uniforms = torch.empty(3, dtype=torch.float64, device="meta")
-    assert sample_next(LOGITS.to("meta"), seen, uniforms, sampling).is_meta
+    logits = LOGITS.to("meta")
+    assert sample_next(logits, logits > 0, logits[:, 0], sampling).is_meta
 
 
 def test_uniform_depends_on_seed_row_and_step():
@@ -108,11 +107,11 @@ COLDEST = [Sampling(1e-40), Sampling(5e-324), Sampling(1e-40, top_p=1e-50, min_p
 @DTYPES
 def test_extreme_temperatures_reach_the_limit(dtype):
     logits = LOGITS.to(dtype)
-    edges = torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64)
+    edges = LOGITS.new_tensor([0.0, 0.5, 1 - 2**-53])
     for coldest in COLDEST:
         chosen = sample_next(logits, None, edges, coldest)
         assert torch.equal(logits.take_along_dim(chosen[:, None], 1)[:, 0], logits.amax(-1))
     # all tokens are equally likely
-    thirds = torch.tensor([0.01, 0.51, 0.99], dtype=torch.float64)
+    thirds = LOGITS.new_tensor([0.01, 0.51, 0.99])
     drawn = sample_next(logits, None, thirds, Sampling(1e308))
     assert drawn.tolist() == [0, 20, 39]
