@@ -224,14 +224,12 @@ def choices(bench):
     """Tokens per second with each of the choices on and off, in turn."""
     names = count()
 
-    def training_speed():
-        figures = bench.train(f"choice-{next(names)}", "train.micro_batch_size=16")
-        return figures["tokens_per_second"]
-
     def measure(choice, is_on):
         with nullcontext() if is_on else patch(choice, CHOICES[choice]):
-            is_of_decoding = choice.endswith("prefers_matmuls_on_cuda")
-            return decoding_speed(bench, rows=1) if is_of_decoding else training_speed()
+            if choice.endswith("prefers_matmuls_on_cuda"):
+                return decoding_speed(bench, rows=1)
+            figures = bench.train(f"choice-{next(names)}", "train.micro_batch_size=16")
+            return figures["tokens_per_second"]
 
     for choice in CHOICES:
         found = take_turns([True, False], bench.pick(3, 1), partial(measure, choice))
