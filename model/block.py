@@ -1,6 +1,5 @@
 """Block: one layer, x + f(norm(x)) for each of its sub-layers f."""
 
-from collections import UserDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
@@ -26,7 +25,7 @@ class AttentionContext(NamedTuple):
     visible: Tensor | None = None  # (B, T), false at padding
     documents: Tensor | None = None  # (B, T), the document number of each token
     tokens: Tensor | None = None  # (B, T), token ids
-    shared: Any = None  # Shared, new in each forward pass
+    shared: Any = None  # a UserDict, new in each forward pass: what layers leave for later ones
     states: Mapping[str, State] = {}  # in decoding, those of this layer, by the names of its parts
 
 
@@ -112,8 +111,3 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 def fields_read_by(part: nn.Module) -> set[str]:
     """Fields of AttentionContext, and "cache", that the part's forward has as parameters."""
     return {*signature(part.forward).parameters} & {*AttentionContext._fields, "cache"}
-
-
-class Shared(UserDict[str, Any]):
-    """What layers leave for later ones in a forward pass, such as the values of the first. (Not a
-    dict: FSDP copies any dict among a module's arguments, so what a layer adds would be lost.)"""

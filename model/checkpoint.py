@@ -73,8 +73,7 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
 
 def find(run: Path, which: str) -> Path:
     """The checkpoint `which`: latest, best or a step."""
-    newest = newest_undamaged(run) if which == "latest" else None
-    if newest:
+    if which == "latest" and (newest := newest_undamaged(run)):
         return newest
 
     name = read_best(run) if which == "best" else f"step-{which:0>8}"

@@ -82,10 +82,7 @@ class MultiHeadLatentAttention(Attention):
         latent_BTL = self.latent_norm(self.kv_down(x))
         latent_B1TL = split(latent_BTL, n_heads=1)
         new_B1TK = torch.cat([latent_B1TL, k_B1TR], -1)
-        if cache is None:
-            cached_B1SK = new_B1TK
-        else:
-            [cached_B1SK] = cache.append(new_B1TK)
+        [cached_B1SK] = [new_B1TK] if cache is None else cache.append(new_B1TK)
 
         form = self.absorbed if x.shape[1] == 1 else self.expanded
         merged_BTW = merge(form(q_BHTP, q_BHTR, cached_B1SK, mask))

@@ -1,5 +1,6 @@
 """Stack: the blocks of a transformer, which share one position encoding and one mask."""
 
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from configs.registry import build, signature
 from configs.schema import ModelConfig
 from model.attend import Mask
 from model.attention import Attention
-from model.block import AttentionContext, Block, Shared
+from model.block import AttentionContext, Block
 from model.cache import Caches, Slots
 from model.masks import make_cross_mask, make_mask
 from model.mla import ATTENTIONS
@@ -87,7 +88,7 @@ class Stack(nn.Module):
             visible=None if visible is None else visible[:, q_slots],
             documents=documents,
             tokens=tokens,
-            shared=Shared(),
+            shared=UserDict(),  # FSDP copies any dict among arguments: what a layer adds would be lost
         )
 
         def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:

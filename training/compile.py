@@ -1,5 +1,6 @@
 """torch.compile, and activation checkpointing: blocks that run again for the backward pass."""
 
+from collections import UserDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -11,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from configs.cli import warn
 from configs.schema import Config
-from model.block import AttentionContext, Shared, blocks_of
+from model.block import AttentionContext, blocks_of
 from training.distributed import World
 from training.step import LossModule
 from training.trials import without_traces
@@ -74,7 +75,7 @@ def recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., T
     share, as the first one found them."""
 
     def run(x: Tensor, context: AttentionContext, given: dict[str, Any]) -> Any:
-        own = Shared(given)
+        own = UserDict(given)
         return forward(x, context._replace(shared=own)), dict(own)
 
     def both(x: Tensor, context: AttentionContext) -> Tensor:
