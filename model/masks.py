@@ -42,8 +42,6 @@ def make_mask(
     return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
 
 
-def make_cross_mask(visible: Tensor | None) -> Mask:
+def make_cross_mask(visible: Tensor) -> Mask:
     """The mask of cross-attention hides only the padding of the memory."""
-    if visible is None:
-        return Mask()
     return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))

@@ -82,9 +82,10 @@ class Stack(nn.Module):
         slots = Slots(n_new) if caches is None else caches.slots
         q_slots, k_slots = slots.next(n_new, x.device)  # without caches, both are 0 to n_new - 1
         q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
+        memory_mask = Mask() if memory_visible is None else make_cross_mask(memory_visible)
         common = AttentionContext(
             memory=memory,
-            memory_mask=make_cross_mask(memory_visible).cast_for(x),
+            memory_mask=memory_mask.cast_for(x),
             visible=None if visible is None else visible[:, q_slots],
             documents=documents,
             tokens=tokens,
