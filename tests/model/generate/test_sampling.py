@@ -11,6 +11,7 @@ from model.generate.sampling import Sampling, filter_logits, sample_next, unifor
 
 GENERATOR = torch.Generator().manual_seed(3)
 LOGITS = torch.randn(3, 40, generator=GENERATOR, dtype=torch.float64) * 2
+EDGES = LOGITS.new_tensor([0.0, 1e-300, 1 - 2**-53])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 
 
@@ -59,10 +60,9 @@ def test_a_strong_penalty(temperature):
     seen = torch.tensor([[True, True, True, False, True]])
     reward = Sampling(temperature, repetition_penalty=0.01)
     forbid = Sampling(temperature, repetition_penalty=100.0)
-    half = LOGITS.new_tensor([0.5])
-    assert sample_next(logits, seen, half, reward).item() == 1
-    assert sample_next(logits, seen, half, forbid).item() == 3
-    assert sample_next(-logits.abs(), seen | True, half, forbid).item() == 4
+    assert sample_next(logits, seen, None, reward).item() == 1
+    assert sample_next(logits, seen, None, forbid).item() == 3
+    assert sample_next(-logits.abs(), seen | True, None, forbid).item() == 4
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -82,9 +82,8 @@ def test_frequencies_match_probabilities(temperature):
 def test_filtered_tokens_are_never_sampled(dtype):
     """Nor are others whose probability is 0."""
     logits = torch.tensor([-1.0, 2.0, -1.0, 2.0, -math.inf], dtype=dtype)
-    edges = LOGITS.new_tensor([0.0, 1e-300, 1 - 2**-53])
     for filters in (Sampling(1.0, top_k=2), Sampling(1.0, top_p=0.9), Sampling(1.0, min_p=0.5)):
-        assert sample_next(logits.expand(3, -1), None, edges, filters).tolist() == [1, 1, 3]
+        assert sample_next(logits.expand(3, -1), None, EDGES, filters).tolist() == [1, 1, 3]
 
 
 def test_samples_are_drawn_on_the_device():
@@ -107,9 +106,8 @@ COLDEST = [Sampling(1e-40), Sampling(5e-324), Sampling(1e-40, top_p=1e-50, min_p
 @DTYPES
 def test_extreme_temperatures_reach_the_limit(dtype):
     logits = LOGITS.to(dtype)
-    edges = LOGITS.new_tensor([0.0, 0.5, 1 - 2**-53])
     for coldest in COLDEST:
-        chosen = sample_next(logits, None, edges, coldest)
+        chosen = sample_next(logits, None, EDGES, coldest)
         assert torch.equal(logits.take_along_dim(chosen[:, None], 1)[:, 0], logits.amax(-1))
     # all tokens are equally likely
     thirds = LOGITS.new_tensor([0.01, 0.51, 0.99])
