@@ -73,11 +73,10 @@ class Stack(nn.Module):
         memory_visible: Tensor | None = None,
         caches: Caches | None = None,
     ) -> Tensor:
-        """tokens: (B, T), for parts that read them. visible: (B, S), false at padding, with a
-        column for each cached token; once given, it must be given at every later step. It may have
-        more columns, which are true. documents: (B, T), the document number of each token,
-        ascending: each document is treated as if alone. memory_visible: like visible, for the
-        memory."""
+        """tokens: (B, T), for parts that read them. visible: (B, S or more), false at padding, with
+        a column for each cached token; once given, it must be given at every later step. documents:
+        (B, T), the document number of each token, ascending: each document is treated as if alone.
+        memory_visible: like visible, for the memory."""
         n_new = x.shape[1]
         slots = Slots(n_new) if caches is None else caches.slots
         q_slots, k_slots = slots.next(n_new, x.device)  # without caches, both are 0 to n_new - 1

@@ -110,6 +110,5 @@ def test_extreme_temperatures_reach_the_limit(dtype):
         chosen = sample_next(logits, None, EDGES, coldest)
         assert torch.equal(logits.take_along_dim(chosen[:, None], 1)[:, 0], logits.amax(-1))
     # all tokens are equally likely
-    thirds = LOGITS.new_tensor([0.01, 0.51, 0.99])
-    drawn = sample_next(logits, None, thirds, Sampling(1e308))
+    drawn = sample_next(logits, None, LOGITS.new_tensor([0.01, 0.51, 0.99]), Sampling(1e308))
     assert drawn.tolist() == [0, 20, 39]
