@@ -92,9 +92,8 @@ class Chat(Objective):
     def batch(self, rows: list[ndarray], masks: list[ndarray], tokenizer: Tokenizer) -> Batch:
         """Make a batch. Any id can be the padding: no target follows one."""
         tokens = pad_rows([ids[:-1] for ids in rows], tokenizer.pad)
-        targets = pad_rows([ids[1:] for ids in rows], IGNORE_INDEX)
-        is_target = pad_rows([mask[1:] for mask in masks], False)
-        targets = targets.where(is_target > 0, IGNORE_INDEX)
+        said = [np.where(mask, ids, IGNORE_INDEX) for ids, mask in zip(rows, masks, strict=True)]
+        targets = pad_rows([ids[1:] for ids in said], IGNORE_INDEX)
         n_tokens = sum(map(len, rows)) - len(rows)
         return make_batch(targets, n_tokens=n_tokens, tokens=tokens)
 

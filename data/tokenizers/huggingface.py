@@ -21,28 +21,23 @@ def new_json(tokenizer: Tokenizer) -> str:
     from tokenizers import AddedToken, decoders, models
     from tokenizers import Tokenizer as Library
 
+    library = Library(models.BPE())
     if isinstance(tokenizer, CharTokenizer):
         tokens = list(tokenizer.characters)
-        merges = []
-    else:
-        char_of = bytes_to_unicode()
-        known = getattr(tokenizer, "tokens", [[byte] for byte in range(256)])
-        tokens = ["".join(char_of[byte] for byte in token) for token in known]
-        merges = merges_of(tokens)
-
-    vocab = {token: i for i, token in enumerate(tokens)}
-    names = {f"<|{name}|>": i for name, i in tokenizer.specials.items()}
-    library = Library(models.BPE(vocab | names, merges, ignore_merges=True))
-    library.add_special_tokens([AddedToken(name, normalized=False) for name in names])
-
-    if isinstance(tokenizer, CharTokenizer):
         library.decoder = decoders.Fuse()
     else:
+        char_of = bytes_to_unicode()
+        known = [tokenizer.decode_bytes([i]) for i in range(tokenizer.n_ordinary)]
+        tokens = ["".join(char_of[byte] for byte in token) for token in known]
         # the library reads the possessive {1,3}+ as a repeated repetition
         pattern = re.sub(r"(\{\d+,\d+\})\+", r"\1", getattr(tokenizer, "pattern", ""))
         library.pre_tokenizer = byte_level(pattern)
         library.decoder = decoders.ByteLevel()
 
+    vocab = {token: i for i, token in enumerate(tokens)}
+    names = {f"<|{name}|>": i for name, i in tokenizer.specials.items()}
+    library.model = models.BPE(vocab | names, merges_of(tokens), ignore_merges=True)
+    library.add_special_tokens([AddedToken(name, normalized=False) for name in names])
     return library.to_str()
 
 

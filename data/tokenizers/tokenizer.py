@@ -94,17 +94,12 @@ class Tokenizer:
     def encode_specials(self, text: str) -> tuple[list[int], list[int]]:
         """Returns (ids, the character at which each begins) for a text in which special tokens are
         written out, such as <|end|> in a chat template."""
-        special = {written: i for i, written in self.special_texts().items()}
+        written = self.special_texts()
+        id_of = {piece: i for i, piece in written.items()}
         ids: list[int] = []
-        tokens: list[bytes] = []
         for piece in re.split(r"(<\|\w+\|>)", text):
-            if piece in special:
-                ids.append(special[piece])
-                tokens.append(piece.encode())
-                continue
-            new = self.encode(piece).tolist()
-            ids += new
-            tokens += [self.decode_bytes([i]) for i in new]
+            ids += [id_of[piece]] if piece in id_of else self.encode(piece).tolist()
+        tokens = [written[i].encode() if i in written else self.decode_bytes([i]) for i in ids]
         utf8 = np.frombuffer(b"".join(tokens), np.uint8)
         character_of_byte = np.cumsum((utf8 & 0b11000000) != 0b10000000) - 1
         begins = np.cumsum([0, *map(len, tokens)])[:-1]
