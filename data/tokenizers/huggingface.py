@@ -2,22 +2,15 @@
 
 import re
 
-from data.tokenizers.imported import load_hf_tokenizer
 from data.tokenizers.plain import CharTokenizer
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import byte_level, bytes_to_unicode
 
 
-def to_hf(tokenizer: Tokenizer) -> tuple[str, dict[str, str]]:
-    """Returns (tokenizer.json, {name of a special token: how it is written there})."""
-    text = tokenizer.text or new_json(tokenizer)
-    library = load_hf_tokenizer(text)
-    written = {name: library.id_to_token(i) for name, i in tokenizer.specials.items()}
-    return text, {name: token for name, token in written.items() if token is not None}
-
-
-def new_json(tokenizer: Tokenizer) -> str:
-    """The tokenizer.json of a tokenizer that was made here."""
+def tokenizer_json(tokenizer: Tokenizer) -> str:
+    """The text of tokenizer.json. Special tokens are written as <|name|>."""
+    if tokenizer.text:  # it is imported
+        return tokenizer.text
     from tokenizers import AddedToken, decoders, models
     from tokenizers import Tokenizer as Library
 

@@ -9,7 +9,7 @@ from configs.cli import warn
 from configs.errors import HubError
 from configs.schema import ModelConfig
 from data.chat import PLAIN, TEMPLATE
-from data.tokenizers.huggingface import to_hf
+from data.tokenizers.huggingface import tokenizer_json
 from data.tokenizers.imported import HubTokenizer, load_hf_tokenizer
 from data.tokenizers.tokenizer import NO_TEMPLATE, Ids, Tokenizer
 from model.hub.family import Keys, load_transformers
@@ -152,9 +152,7 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
     own = read_file(tokenizer.files, SETTINGS)
     text, settings = without_class(tokenizer, own)
-    whole = json.loads(text)
-    whole["post_processor"] = None
-    tokenizer.text = json.dumps(whole)
+    tokenizer.text = json.dumps(json.loads(text) | {"post_processor": None})
     tokenizer.files[SETTINGS] = settings
     tokenizer.template = NO_TEMPLATE
     return tokenizer
@@ -162,30 +160,30 @@ def drop_template(tokenizer: Tokenizer) -> Tokenizer:
 
 def without_class(tokenizer: Tokenizer, settings: Keys) -> tuple[str, str]:
     """tokenizer.json, and a tokenizer_config.json that adds nothing to a text."""
-    text, names = to_hf(tokenizer)
-    roles = {role: names[name] for name, role in ROLE_NAMES.items() if name in names}
+    text = tokenizer_json(tokenizer)
+    library = load_hf_tokenizer(text)
+    tokens = {name: library.id_to_token(i) for name, i in tokenizer.specials.items()}
+    roles = {role: tokens[name] for name, role in ROLE_NAMES.items() if tokens.get(name)}
     return text, json.dumps(roles | settings | NO_CLASS, indent=2)
 
 
 def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]:
     """The files, {name: text}; config.json has only the special tokens."""
-    # text is always text, unless it must name masks or, in the plain template, the end of an answer
+    # text is always text, unless it must name masks
     names_tokens = {"mask", "sentinel_0"} & tokenizer.specials.keys()
-    is_plain = tokenizer.files.get(TEMPLATE) == PLAIN
-    splits = tokenizer.text is None and not names_tokens and not is_plain
+    splits = tokenizer.text is None and not names_tokens
     settings = {"model_max_length": config.context_length, "split_special_tokens": splits}
 
     text, written = without_class(tokenizer, settings)
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
 
-    if is_plain:
+    if files.get(TEMPLATE) == PLAIN:  # which names the end of an answer
         own = read_file(files, SETTINGS) | {"split_special_tokens": False}
         files[SETTINGS] = json.dumps(own, indent=2)
 
     if CONFIG not in files:  # the tokenizer was made here
-        ends = tokenizer.end_ids
         ids = {
-            "eos_token_id": ends if len(ends) > 1 else ends[0],
+            "eos_token_id": tokenizer.specials["end"],
             "bos_token_id": tokenizer.start,
             "pad_token_id": tokenizer.specials.get("pad"),
         }

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from configs.errors import TokenizerError
-from data.tokenizers.huggingface import to_hf
+from data.tokenizers.huggingface import tokenizer_json
 from data.tokenizers.imported import HubTokenizer, load_hf_tokenizer
 from data.tokenizers.tokenizer import BytePairTokenizer, to_base64
 from data.tokenizers.train import byte_level, train_bpe
@@ -52,7 +52,7 @@ def train_hf_bpe(
 def test_patterns_are_translated():
     ranks = to_base64(train_bpe(iter([python_text(60_000)]), 500))
     ours = BytePairTokenizer(CL100K, ranks, {"end": 600})
-    theirs = load_hf_tokenizer(to_hf(ours)[0])
+    theirs = load_hf_tokenizer(tokenizer_json(ours))
     numbers = "a  \n\n b 1234567 12345678\n   "
     for text in (TEXT, numbers, python_text(30_000), "\t \r\n x", "end \n \n"):
         assert theirs.encode(text).ids == ours.encode(text).tolist()
@@ -67,7 +67,7 @@ def test_padding_and_truncation_are_kept_and_never_applied():
     theirs.enable_truncation(1)
     ours = HubTokenizer(theirs.to_str(), {"end": 400}, 512)
     assert ours.encode(TEXT).tolist() == ids
-    assert to_hf(ours)[0] == theirs.to_str()
+    assert tokenizer_json(ours) == theirs.to_str()
 
 
 @pytest.mark.parametrize("text", ["{}", "", "not JSON"])
