@@ -36,7 +36,7 @@ class PairLoader(Loader):
                 used[i] &= mask[1:].any()
 
         self.n_too_long = int(is_too_long.sum())
-        if self.n_too_long or not used.any():
+        if self.n_too_long:
             count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
             context = f"a context of {self.objective.context_length}"
             problem = f"{count} of {self.part.split} are too long for {context}"

@@ -22,7 +22,7 @@ from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
 from model.checkpoint import load_run, model_config, model_tensors
 from model.hub.adapter import export_adapter
-from model.hub.card import CARD, model_card
+from model.hub.card import model_card
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
 from model.hub.gguf import GGUF, export_gguf
@@ -57,7 +57,7 @@ def export_run(
     config = model_config(settings["model"])
     if folder.suffix == GGUF:
         return export_gguf(model, tokenizer, config, folder, family_name, dtype)
-    tokenizer.files[CARD] = model_card(expand_user(run), loaded)
+    tokenizer.files["README.md"] = model_card(expand_user(run), loaded)
     _, hf_model = export(model, tokenizer, config, folder, family_name)
     return f"{folder}: for transformers.{type(hf_model).__name__}.from_pretrained({str(folder)!r})"
 

@@ -6,8 +6,6 @@ from model.checkpoint import LoadedRun
 from model.runs import read_rows
 from model.weights import count_parameters
 
-CARD = "README.md"
-
 
 def model_card(run: Path, loaded: LoadedRun) -> str:
     model, tokenizer, settings, step = loaded

@@ -25,7 +25,6 @@ from model.hub.tensors import from_hf, to_hf
 from model.hub.tokenizer import (
     CONFIG,
     check_written,
-    read_file,
     read_tokenizer,
     special_keys,
     tokenizer_files,
@@ -76,8 +75,7 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         config = config_from_spec(spec)
         with torch.device("meta"):
             model = build_model(config, hf_config.vocab_size)
-        with naming("cannot load the weights"):
-            hf_model = load_hf_model(found, folder)
+        hf_model = load_hf_model(found, folder)
         inputs, expected = example(hf_model, model.context_length)
         # the names of a model without a head lack the prefix
         prefix = f"{hf_model.base_model_prefix}." if family.is_body else ""
@@ -109,6 +107,7 @@ def changed_keys(config: Any, written: Any) -> str:
     return ", ".join(changed) or "none"
 
 
+@naming("cannot load the weights")
 def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = None) -> Any:
     """The model of transformers, in float32. Missing tensors are refused: they would be random,
     here and there."""
@@ -195,8 +194,8 @@ def export(
     the model in transformers."""
     load_transformers()  # first, else each class would be refused because it is missing
     files = tokenizer_files(tokenizer, config)
-    special = {"vocab_size": tokenizer.vocab_size, **read_file(files, CONFIG)}
-    del files[CONFIG]  # it is written with the model
+    # config.json is written with the model
+    special = {"vocab_size": tokenizer.vocab_size, **json.loads(files.pop(CONFIG))}
     found = first_match(spec_from_config(config, model), special, name)
 
     hf_model = to_transformers(model.float(), found)
@@ -232,6 +231,4 @@ def to_transformers(model: Any, found: Match) -> Any:
             sines = model.get_submodule(name.removesuffix(TABLE))
             [new] = sines.embed(new[None], torch.arange(len(new))[None])
         tensors[name] = has.get(name, new)
-    with naming("cannot load the weights"):
-        state = to_hf(family.table(spec, hf_config), tensors)
-        return load_hf_model(found, None, state)
+    return load_hf_model(found, None, to_hf(family.table(spec, hf_config), tensors))

@@ -53,7 +53,7 @@ def packed(names: Sequence[str], sizes: list[int] | None = None, n_groups: int =
 
     def unpack(weight: Tensor) -> list[Tensor]:
         groups = weight.unflatten(0, (n_groups, -1))
-        parts = groups.split(sizes, 1) if sizes else groups.chunk(len(names), 1)
+        parts = groups.split(sizes or groups.shape[1] // len(names), 1)
         return [part.flatten(0, 1) for part in parts]
 
     def pack(parts: list[Tensor]) -> Tensor:
