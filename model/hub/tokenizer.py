@@ -135,10 +135,9 @@ def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
         if rules.get(key) is not None and key not in known:
             raise HubError(f"{key} is {rules[key]}; the model has {size} tokens")
 
-    for name in spelled:
-        match = SENTINEL.fullmatch(name)
-        if match and name in known:
-            [specials[f"sentinel_{match[1]}"]] = known[name]
+    for name, ids in known.items():
+        if match := SENTINEL.fullmatch(name):
+            [specials[f"sentinel_{match[1]}"]] = ids
     return specials
 
 
