@@ -106,8 +106,7 @@ class Corpus:
 
     def __init__(self, folder: Path, verify: bool) -> None:
         """verify: check that all bytes are as they were written, not only a sample of them."""
-        hint = "remove it and run again to rebuild it"
-        with errors_as(DataError, f"{folder} is damaged; {hint}"):
+        with errors_as(DataError, f"{folder} is damaged; remove it and run again to rebuild it"):
             index = json.loads((folder / "index.json").read_text())
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
             self.content_hash = index["content"]

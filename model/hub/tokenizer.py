@@ -93,8 +93,9 @@ def read_rules(folder: Path, files: dict[str, str]) -> Keys:
 
 def auto_tokenizer(folder: Path) -> Any:
     """The tokenizer of AutoTokenizer: some of its classes replace parts of tokenizer.json."""
-    options = {"local_files_only": True, "trust_remote_code": False}
-    theirs = load_transformers().AutoTokenizer.from_pretrained(folder, **options)
+    theirs = load_transformers().AutoTokenizer.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False
+    )
     if not theirs.is_fast:
         reason = f"{type(theirs).__name__} has no form in tokenizer.json"
         raise HubError(f"{reason}, which is the only one that is supported")
