@@ -310,49 +310,50 @@ def test_the_newest_run_is_the_default(run):
     assert run(*args, name=None) == run("abc", *limit(4), name="llama"), "the last of FAMILIES"
 
 
-WRONG = [
-    ("gpt2", "--prompt a --checkpoint 7", "has no checkpoint '7'; its steps are: 0"),
-    ("nowhere", "--prompt a", "there is no folder runs/nowhere"),
-    ("hf", "--prompt a", "no config.yaml; python -m model.hub import imports a Hugging"),
-    ("gpt2", f"--prompt {'x' * 33}", "33 tokens; the context length is 32 (see --slide)"),
-    ("nowhere", "--prompt a --temperature nan", "temperature is nan; expected a number at least 0"),
-    ("gpt2", "--prompt a --stop ''", "--stop cannot be empty"),
-    ("gpt2", "--prompt a --n 0", "--n is 0; expected an integer at least 1"),
-    ("gpt2", "--prompt a --temperature 0 --top-k 5", "--top-k has no effect: greedy decoding"),
-    ("gpt2", "--source a", "--source has no effect: this model continues a --prompt"),
-    ("bart", "--prompt a --beams 0", "beams is 0; expected an integer at least 1"),
-    ("bart", "--prompt a --beams 2 --seed 1", "--seed has no effect: beam search does not sample"),
-    ("bert", "--prompt [MASK] --stop a", "--stop has no effect: an encoder fills in [MASK]"),
-    ("bart", "--source a --prompt b", "--prompt: not allowed with argument --source"),
-    ("bert", "--prompt a", "an encoder fills in [MASK]; there is none in 'a'"),
-    ("bert", "--prompt a --embed max", "--embed is 'max'; expected mean or first or auto"),
-    ("bert", "--prompt= --embed mean", "the text is empty"),
-    ("bert", "--prompt a --embed mean --n 2", "--n has no effect: --embed prints a vector"),
-    ("gpt2", "--prompt a --embed mean", "--embed needs an encoder; model.kind is decoder"),
-    ("llama", "--prompt a --score", "--score needs a decoder that continues a text"),
-    ("gpt2", "--prompt a --score", "--score needs a text of two tokens, not 'a'"),
-    ("gpt2", "--prompt a --score --no-stream", "--no-stream has no effect: --score generates"),
-    ("gpt2", "--prompt a --score --seed 1", "--seed has no effect: --score generates nothing"),
-    ("gpt2", "--chat", "--chat needs a run of data=chat, or an import with a chat"),
-    ("t5", f"--source {'[MASK]' * 9}", "the prompt has 9 [MASK]; this run has 8"),
-    ("gpt2", "--file latin.txt", "'utf-8' codec can't decode byte 0xe9 in position 2"),
-    ("gpt2", "--prompt a\udcff", "'utf-8' codec can't encode character"),
-    ("gpt2", "--prompt a --num_samples 1", "unknown option --num_samples (did you mean --n?); see"),
-    ("gpt2", "--prompt a b", "--prompt has no effect: 'b' is the prompt"),
-    ("gpt2", "--prompt --json", "--prompt: expected one argument"),
-    ("gpt2", "--prompt a --attention-map m.txt", "--attention-map must end in one of .png, .pdf"),
-    ("gpt2", "--prompt a --explain no/a.html", "--explain is no/a.html; there is no folder no"),
-]
+WRONG = {  # {model and options: a part of the sentence}
+    "gpt2 --prompt a --checkpoint 7": "has no checkpoint '7'; its steps are: 0",
+    "nowhere --prompt a": "there is no folder runs/nowhere",
+    "hf --prompt a": "no config.yaml; python -m model.hub import imports a Hugging",
+    f"gpt2 --prompt {'x' * 33}": "33 tokens; the context length is 32 (see --slide)",
+    "nowhere --prompt a --temperature nan": "temperature is nan; expected a number at least 0",
+    "gpt2 --prompt a --stop ''": "--stop cannot be empty",
+    "gpt2 --prompt a --n 0": "--n is 0; expected an integer at least 1",
+    "gpt2 --prompt a --temperature 0 --top-k 5": "--top-k has no effect: greedy decoding",
+    "gpt2 --source a": "--source has no effect: this model continues a --prompt",
+    "bart --prompt a --beams 0": "beams is 0; expected an integer at least 1",
+    "bart --prompt a --beams 2 --seed 1": "--seed has no effect: beam search does not sample",
+    "bert --prompt [MASK] --stop a": "--stop has no effect: an encoder fills in [MASK]",
+    "bart --source a --prompt b": "--prompt: not allowed with argument --source",
+    "bert --prompt a": "an encoder fills in [MASK]; there is none in 'a'",
+    "bert --prompt a --embed max": "--embed is 'max'; expected mean or first or auto",
+    "bert --prompt= --embed mean": "the text is empty",
+    "bert --prompt a --embed mean --n 2": "--n has no effect: --embed prints a vector",
+    "gpt2 --prompt a --embed mean": "--embed needs an encoder; model.kind is decoder",
+    "llama --prompt a --score": "--score needs a decoder that continues a text",
+    "gpt2 --prompt a --score": "--score needs a text of two tokens, not 'a'",
+    "gpt2 --prompt a --score --no-stream": "--no-stream has no effect: --score generates",
+    "gpt2 --prompt a --score --seed 1": "--seed has no effect: --score generates nothing",
+    "gpt2 --chat": "--chat needs a run of data=chat, or an import with a chat",
+    f"t5 --source {'[MASK]' * 9}": "the prompt has 9 [MASK]; this run has 8",
+    "gpt2 --file latin.txt": "'utf-8' codec can't decode byte 0xe9 in position 2",
+    "gpt2 --prompt a\udcff": "'utf-8' codec can't encode character",
+    "gpt2 --prompt a --num_samples 1": "unknown option --num_samples (did you mean --n?); see",
+    "gpt2 --prompt a b": "--prompt has no effect: 'b' is the prompt",
+    "gpt2 --prompt --json": "--prompt: expected one argument",
+    "gpt2 --prompt a --attention-map m.txt": "--attention-map must end in one of .png, .pdf",
+    "gpt2 --prompt a --explain no/a.html": "--explain is no/a.html; there is no folder no",
+}
 
 
-@pytest.mark.parametrize(("name", "args", "sentence"), WRONG)
-def test_errors(run, name, args, sentence):
+@pytest.mark.parametrize("command", WRONG)
+def test_errors(run, command):
     Path("latin.txt").write_bytes(b"na\xe9ve")
     Path("runs/hf").mkdir(exist_ok=True)
-    code, error = run(*shlex.split(args), name=name)
+    name, *args = shlex.split(command)
+    code, error = run(*args, name=name)
     is_missing = (name not in FAMILIES or "--checkpoint" in args) and "nan" not in args
     assert code == (4 if is_missing else 2)
-    assert sentence in error
+    assert WRONG[command] in error
 
 
 def test_a_terminal_without_a_prompt(run, monkeypatch):
