@@ -152,17 +152,17 @@ def test_the_disk_must_have_room_for_them(tune, monkeypatch):
     assert not Path("runs/two").exists()
 
 
-WRONG = [
-    ("adapt=lora adapt.layers=querry", "adapt (lora): layers is 'querry', which matches no name"),
-    ("adapt=lora adapt.layers=(", "layers is '(', which is not a regular expression (missing )"),
-    ("adapt=lora optimizer=muon", "matrices to train, and none is trained; choose optimizer=l"),
-    ("adapt=freeze adapt.last=3", "adapt (freeze): last is 3, and the model has 2 blocks"),
-    ("adapt=lora init_from=null", "adapt= trains a part of a trained model: add init_from="),
-]
+WRONG = {
+    "adapt=lora adapt.layers=querry": "adapt (lora): layers is 'querry', which matches no name",
+    "adapt=lora adapt.layers=(": "layers is '(', which is not a regular expression (missing )",
+    "adapt=lora optimizer=muon": "matrices to train, and none is trained; choose optimizer=l",
+    "adapt=freeze adapt.last=3": "adapt (freeze): last is 3, and the model has 2 blocks",
+    "adapt=lora init_from=null": "adapt= trains a part of a trained model: add init_from=",
+}
 
 
 def test_wrong_settings(tune, start):
-    for overrides, reason in WRONG:
+    for overrides, reason in WRONG.items():
         assert reason in tune("wrong", *overrides.split(), code=2).err
     assert not Path("runs/wrong").exists()
     tune("mine", "adapt=lora", "train.steps=1")

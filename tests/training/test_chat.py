@@ -237,16 +237,16 @@ def test_a_tokenizer_that_never_parses_special_tokens():
 
 REFUSES = "{% if messages | length > 3 %}{{ raise_exception('no') }}{% endif %}"
 CHANGES = CHATML.replace("(m.content", "((m.content if loop.last or m.role == 'user' else 'x')")
-FAILS = [
-    (REFUSES + CHATML, "c.jsonl:41: the chat template refuses this conversation: no"),
-    (CHANGES, "c.jsonl:41: the chat template does not show where an answer begins or ends; mark"),
-    (ENDS.replace(PROMPT, PROMPT + "<think>"), "does not show where an answer begins"),
-    ("{% if %}", "the chat template is invalid: Expected an expression"),
-    ("{% generation %}{% endgeneration %}x", "this conversation has no answer to train on"),
-]
+FAILS = {
+    REFUSES + CHATML: "c.jsonl:41: the chat template refuses this conversation: no",
+    CHANGES: "c.jsonl:41: the chat template does not show where an answer begins or ends; mark",
+    ENDS.replace(PROMPT, PROMPT + "<think>"): "does not show where an answer begins",
+    "{% if %}": "the chat template is invalid: Expected an expression",
+    "{% generation %}{% endgeneration %}x": "this conversation has no answer to train on",
+}
 
 
-@pytest.mark.parametrize(("template", "reason"), FAILS)
+@pytest.mark.parametrize(("template", "reason"), FAILS.items())
 def test_a_template_that_fails(folder, room, template, reason):
     write([*ROWS, row_of("user", "a", "assistant", "b", "user", "c", "assistant", "d")])
     _, tokenizer = folder(template)

@@ -17,15 +17,15 @@ from tests.model.hub.test_hub_tokenizer import CHAT, PROBES, TEXTS
 
 gguf = pytest.importorskip("gguf")
 LLAMA = "model=llama model.attention.head_dim=12"
-MODELS = [
-    ("model=gpt2", "bpe"),
-    (LLAMA, "byte"),
-    ("model=qwen2", "bpe"),
-    (f"{LLAMA} attention=gqa_qknorm", "bpe"),
-    ("model=smollm3 model.n_layers=5", "bpe"),
-    ("model=olmo2 model.head.tie_weights=true", "byte"),
-    (f"model=gemma3 model.n_layers=7 {NARROW} model.position.rope_theta=500", "bpe"),
-]
+MODELS = {
+    "model=gpt2": "bpe",
+    LLAMA: "byte",
+    "model=qwen2": "bpe",
+    f"{LLAMA} attention=gqa_qknorm": "bpe",
+    "model=smollm3 model.n_layers=5": "bpe",
+    "model=olmo2 model.head.tie_weights=true": "byte",
+    f"model=gemma3 model.n_layers=7 {NARROW} model.position.rope_theta=500": "bpe",
+}
 STRANGE = ["\0\1\x1b[31m\x7f", "\u2028\x85\x1c", "<|end|><|pad|> <|end|>x", " \n\n \r\n\t x  \n "]
 
 
@@ -57,7 +57,7 @@ def assert_same_ids(llama, tokenizer):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("overrides", "kind"), MODELS)
+@pytest.mark.parametrize(("overrides", "kind"), MODELS.items())
 def test_llama_cpp_gives_the_same_logits_ids_and_text(overrides, kind, tmp_path):
     file = tmp_path / "x.gguf"
     model, tokenizer = write(file, overrides, kind)

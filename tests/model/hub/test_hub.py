@@ -284,16 +284,16 @@ def test_vectors_of_sentence_transformers(written, saved, tmp_path, monkeypatch,
         torch.testing.assert_close(vector(place, "auto"), plain / plain.norm())
 
 
-CLASSIFIERS = [
-    ("bert", "BertForSequenceClassification"),
-    ("roberta", "RobertaForTokenClassification"),
-    ("distilbert", "DistilBertForQuestionAnswering"),
-    ("electra", "ElectraForPreTraining"),
-]
+CLASSIFIERS = {
+    "bert": "BertForSequenceClassification",
+    "roberta": "RobertaForTokenClassification",
+    "distilbert": "DistilBertForQuestionAnswering",
+    "electra": "ElectraForPreTraining",
+}
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("name", "architecture"), CLASSIFIERS)
+@pytest.mark.parametrize(("name", "architecture"), CLASSIFIERS.items())
 def test_the_body_of_a_classifier_is_imported(name, architecture, saved, tmp_path, capsys):
     """Without its head, which is said; and exported, it has none."""
     classifier = randomize(getattr(hf, architecture)(saved(name)[0].config))
