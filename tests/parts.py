@@ -118,15 +118,18 @@ def tiny(kind="decoder", **changes):
     return replace(config, **changes)
 
 
+def randomize(model, scale=0.15):
+    """Draw every parameter that is trained at random, so that no zero or one hides an error."""
+    generator = torch.Generator().manual_seed(0)
+    for weight in filter(lambda weight: weight.requires_grad, model.parameters()):
+        noise = scale * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+        weight.data = noise if weight.ndim > 1 else weight.data + noise
+    return model.eval()
+
+
 def alive(config, vocabulary=VOCABULARY):
-    """A model in float64 with every parameter drawn at random, so that no zero or one hides an error."""
-    model = build_model(config, vocabulary).double().eval()
-    generator = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        kept = 0.5 if parameter.ndim < 2 else 0
-        parameter.data = kept * parameter.data + 0.3 * noise
-    return model
+    """A model in float64 with random weights."""
+    return randomize(build_model(config, vocabulary).double(), scale=0.3)
 
 
 def tokens(*shape, seed=0):

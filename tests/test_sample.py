@@ -23,7 +23,7 @@ from model.generate.prompt import encode_prompt
 from model.generate.score import score
 from model.hub.__main__ import write_run
 from model.transformer import Decoder, build_model
-from tests.model.hub.hub_models import randomize
+from tests.parts import randomize
 
 # {model: (objective, special tokens)}
 FAMILIES = {

@@ -21,12 +21,5 @@ class Calls(TorchFunctionMode):
         return output
 
 
-def randomize(module):
-    module = module.double().eval()
-    for i, parameter in enumerate(module.parameters()):
-        parameter.data = randn(*parameter.shape, seed=i + 1)
-    return module
-
-
 def assert_same(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)

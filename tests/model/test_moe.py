@@ -8,8 +8,8 @@ from model.feedforward import ACTIVATIONS
 from model.moe import MixtureOfExperts
 from model.transformer import build_model
 from model.weights import count_parameters
-from tests.model.helpers import Calls, assert_same, randn, randomize
-from tests.parts import part, tiny
+from tests.model.helpers import Calls, assert_same, randn
+from tests.parts import part, randomize, tiny
 from tests.training.test_cost import FP32
 from training.cost import count
 
@@ -20,7 +20,7 @@ GATED = MOE["expert"] | {"kind": "swiglu", "expansion": None, "d_ff": 7}
 def make_moe(**options):
     options = MOE | options
     del options["kind"]
-    return randomize(MixtureOfExperts(6, **options))
+    return randomize(MixtureOfExperts(6, **options).double())
 
 
 def test_formula():

@@ -8,7 +8,8 @@ from model.block import AttentionContext
 from model.feedforward import FFNS
 from model.norm import LayerNorm
 from model.shift import BLOCKS, Bigram, TokenShift
-from tests.model.helpers import assert_same, randn, randomize
+from tests.model.helpers import assert_same, randn
+from tests.parts import randomize
 
 
 def test_feedforward_width():
@@ -29,7 +30,7 @@ class Map(torch.nn.Module):
 def test_norms_and_dropout(kind):
     """Three linear maps in a block, so that only sums and norms matter; no two norms are alike."""
     parts = {"attention": Map(1), "cross": Map(2), "ffn": Map(3)}
-    block = randomize(BLOCKS[kind](**parts, norm=lambda: LayerNorm(8)))
+    block = randomize(BLOCKS[kind](**parts, norm=lambda: LayerNorm(8)).double())
     x = expected = randn(2, 3, 8)
     for name in ("attention", "cross", "ffn"):
         layer = getattr(block, name)
@@ -64,7 +65,7 @@ def test_token_shift_and_bigrams():
     expected[:, [1, 3]] += 0.5 * x[:, [0, 2]]
     assert_same(shift(x, context, None), expected)
 
-    bigram = randomize(Bigram(rows=16, d_model=8))
+    bigram = randomize(Bigram(rows=16, d_model=8).double())
     [split] = bigram(context, None)
     [joined] = bigram(context._replace(documents=None), None)
     assert torch.equal(split[:2], split[2:])

@@ -19,7 +19,7 @@ from model.inference import prepare
 from model.transformer import build_model
 from tests.benchmarks._turns import take_turns
 from tests.benchmarks.gpu.bench import saved
-from tests.parts import names
+from tests.parts import names, randomize
 from training import cost, distributed
 from training.step import LossModule
 
@@ -44,14 +44,6 @@ MASKS = [
     "model=gpt2 model.attention.logit_softcap=30",
     "model=gpt2 position=alibi",
 ]
-
-
-@torch.no_grad()
-def randomize(model):
-    """No weight stays zero or one, which would hide an error."""
-    generator = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        parameter += 0.03 * torch.randn(parameter.shape, generator=generator)
 
 
 def results(module, batch, precision):
@@ -87,8 +79,8 @@ def numerics(bench):
     for overrides in [*(f"model={name}" for name in names("model")), *MASKS]:
         small = ["size=tiny", "model.context_length=32", "model.dropout=0"]
         config = compose([*overrides.split(), *small])
-        module = LossModule(build_model(config.model, bench.vocab_size), config.loss)
-        randomize(module.model)
+        model = randomize(build_model(config.model, bench.vocab_size), scale=0.1)
+        module = LossModule(model, config.loss).train()
         batch = bench.batch(config, 4)
         torch.set_float32_matmul_precision("highest")  # no TF32
         expected = results(module, batch, on_cpu)

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
 from tests.data.test_huggingface import train_hf_bpe
+from tests.parts import randomize
 
 # a byte-level BPE tokenizer with two special tokens, <eos> and <pad>
 byte_pairs = partial(train_hf_bpe, vocab_size=290)
@@ -146,15 +147,6 @@ MODELS = {
     "qwen3_moe, one expert per token": EXPERTS
     | {"num_experts_per_tok": 1, "norm_topk_prob": False, "use_sliding_window": False},
 }
-
-
-def randomize(model, scale=0.15):
-    """Random weights: zeros and ones would hide mistakes."""
-    generator = torch.Generator().manual_seed(0)
-    for weight in filter(lambda weight: weight.requires_grad, model.parameters()):
-        noise = scale * torch.randn(weight.shape, generator=generator)
-        weight.data = noise if weight.ndim > 1 else weight.data + noise
-    return model.eval()
 
 
 def build_hf(name, **keys):

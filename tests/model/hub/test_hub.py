@@ -28,11 +28,10 @@ from tests.model.hub.hub_models import (
     byte_pairs,
     edit_config,
     logits,
-    randomize,
     save,
     there_and_back,
 )
-from tests.parts import thin
+from tests.parts import randomize, thin
 
 
 @pytest.fixture(scope="module")

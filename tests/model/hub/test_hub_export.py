@@ -17,8 +17,8 @@ from model.hub.spec import config_from_spec, spec_from_config
 from model.transformer import build_model
 from tests.data.test_huggingface import SAMPLE
 from tests.data.test_tokenizer import make
-from tests.model.hub.hub_models import AUTO, edit_config, logits, randomize
-from tests.parts import PARTS, part, thin
+from tests.model.hub.hub_models import AUTO, edit_config, logits
+from tests.parts import PARTS, part, randomize, thin
 
 TEXT = SAMPLE * 3
 SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
