@@ -17,7 +17,7 @@ from data.tokenizers.tokenizer import Tokenizer
 from model.hub.__main__ import export_run
 from model.pretrained import init_tokenizer
 from tests.data.corpora import write_rows
-from tests.model.hub.hub_models import END, build_hf, byte_pairs, save
+from tests.model.hub.hub_models import END, PLAIN, build_hf, save
 from tests.parts import thin
 from tests.training.runs import TEXT, read_lines
 from training.evaluate import main
@@ -56,9 +56,7 @@ def gpt2(room):
     model = build_hf("gpt2")
     model.config.pad_token_id = model.generation_config.pad_token_id = None
     model.config.bos_token_id = model.generation_config.bos_token_id = None
-    save(model, room / "gpt2")
-    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=byte_pairs(), eos_token="<eos>")
-    tokenizer.save_pretrained("gpt2")
+    save(model, room / "gpt2", settings=PLAIN | {"eos_token": "<eos>"})
     return model
 
 

@@ -159,10 +159,14 @@ def build_hf(name, **keys):
     return randomize(auto.from_config(config, attn_implementation="eager"))
 
 
-def save(model, folder, **options):
-    model.save_pretrained(folder, **options)
-    byte_pairs().save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}
+
+
+def save(model, folder, tokenizer=None, settings=PLAIN):
+    """settings: tokenizer_config.json"""
+    model.save_pretrained(folder)
+    (tokenizer or byte_pairs()).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
 
 

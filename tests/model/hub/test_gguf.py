@@ -11,7 +11,7 @@ from model.hub.__main__ import import_run, main
 from model.hub.convert import load_hf
 from model.hub.gguf import SPLITS, export_gguf, warn_of_ids
 from tests.data.test_huggingface import SAMPLE, train_hf_bpe
-from tests.model.hub.hub_models import build_hf, edit_config, save
+from tests.model.hub.hub_models import PLAIN, build_hf, edit_config, save
 from tests.model.hub.test_hub_export import NARROW, build
 from tests.model.hub.test_hub_tokenizer import CHAT, PROBES, TEXTS
 
@@ -126,11 +126,9 @@ def test_an_imported_model(name, tmp_path):
         backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
     backend.add_tokens([AddedToken("<think>", normalized=False)])
     backend.post_processor = processors.TemplateProcessing(f"{first} $A", None, [(first, 290)])
-    folder = save(build_hf("qwen3", bos_token_id=290, eos_token_id=[291, 292]), tmp_path / "hf")
-    backend.save(str(folder / "tokenizer.json"))
-    settings = {"bos_token": first, "eos_token": end, "chat_template": CHAT}
-    settings |= {"tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    model = build_hf("qwen3", bos_token_id=290, eos_token_id=[291, 292])
+    settings = PLAIN | {"bos_token": first, "eos_token": end, "chat_template": CHAT}
+    folder = save(model, tmp_path / "hf", backend, settings)
     edit_config(folder, _model_name_or_path="x")  # as transformers writes it
 
     run_folder = tmp_path / "run"

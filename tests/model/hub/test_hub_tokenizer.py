@@ -28,6 +28,7 @@ from model.hub.convert import export, load_hf
 from model.hub.tokenizer import NO_CLASS
 from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, train_hf_bpe
 from tests.model.hub.hub_models import (
+    PLAIN,
     build_hf,
     byte_pairs,
     edit_config,
@@ -47,7 +48,6 @@ TEXTS += ["<|im_start|>user\nthe<|im_end|>\n<think> x"]
 
 LLAMA = "llama, one key for two queries"
 ENDS, BEGIN = ["<|eot_id|>", "<|end_of_text|>"], "<|begin_of_text|>"
-PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def bpe(*special, **options):
@@ -108,9 +108,8 @@ TYPES = {  # {type: (model, tokenizer and files, ids in config.json)}
 def hf_folder(kind, folder, settings=None, **changes):
     """A folder of that type. `settings` change tokenizer_config.json, `changes` config.json."""
     name, tokenizer_and_files, ids = TYPES[kind]
-    save(build_hf(name), folder)
     tokenizer, files = tokenizer_and_files()
-    tokenizer.save(str(folder / "tokenizer.json"))
+    save(build_hf(name), folder, tokenizer)
     files["tokenizer_config.json"] |= settings or {}
     edit_config(folder, **{"pad_token_id": None} | ids | changes)
     files["generation_config.json"] = {"eos_token_id": ids["eos_token_id"]}
@@ -271,10 +270,8 @@ PROBES = [
 def test_ids_are_those_of_the_class_that_transformers_chooses(make, tmp_path):
     """It replaces parts of tokenizer.json, and adds tokens to it."""
     rows = {"vocab_size": 7, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
-    folder = save(build_hf(LLAMA, **(rows if make is padded else {})), tmp_path / "hf")
-    tokenizer, settings = make()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    model = build_hf(LLAMA, **(rows if make is padded else {}))
+    folder = save(model, tmp_path / "hf", *make())
     _, imported, exported = there_and_back(folder)
     auto, back = map(hf.AutoTokenizer.from_pretrained, (folder, exported))
     for text in [*TEXTS, *PROBES, "a<new> b"]:
@@ -286,11 +283,10 @@ def test_ids_are_those_of_the_class_that_transformers_chooses(make, tmp_path):
 
 def test_a_token_without_a_row_is_refused_where_it_is_used(tmp_path):
     """A tokenizer may have more tokens than the model, as after an addition without a resize."""
-    folder, tokenizer = save(build_hf(LLAMA), tmp_path / "hf"), byte_pairs()
+    tokenizer = byte_pairs()
     tokenizer.add_special_tokens([f"<x{i}>" for i in range(40)])
     tokenizer.add_tokens(["zebra"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    model, imported, back = there_and_back(folder)
+    model, imported, back = there_and_back(save(build_hf(LLAMA), tmp_path / "hf", tokenizer))
     assert model.embedding.table.num_embeddings == imported.vocab_size == 300
     auto = hf.AutoTokenizer.from_pretrained(back)
     assert imported.encode("the cat").tolist() == auto("the cat")["input_ids"]
