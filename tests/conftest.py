@@ -13,6 +13,7 @@ except ModuleNotFoundError:
         "torch is missing: is this the pytest of the environment that README.md sets up?", 4
     )
 
+from configs.cli import run_command
 from configs.parts import load_parts
 
 
@@ -30,6 +31,20 @@ def pytest_configure(config):
 def pytest_collection_finish():
     gc.freeze()  # a search for garbage takes long with all that was imported
     gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.fixture
+def command(capsys):
+    """command(main, *arguments, code=0): what it prints until it ends with this exit code: .out and .err"""
+
+    def command(main, *arguments, code=0):
+        capsys.readouterr()
+        found = run_command(lambda: main(list(arguments)))
+        printed = capsys.readouterr()
+        assert found == code, printed.err
+        return printed
+
+    return command
 
 
 torch.set_num_threads(1)  # each worker of pytest-xdist has a core

@@ -10,7 +10,6 @@ import transformers as hf
 from tokenizers import processors
 
 import sample
-from configs.cli import run_command
 from configs.errors import HubError
 from model.checkpoint import load_run
 from model.hub.__main__ import export_run, import_run
@@ -56,14 +55,8 @@ def imported(request, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(capsys):
-    def run(*args):
-        capsys.readouterr()
-        options = ["--run", str(RUN), "--precision", "fp32", *args]
-        assert run_command(lambda: sample.main(options)) == 0
-        return capsys.readouterr().out
-
-    return run
+def run(command):
+    return lambda *args: command(sample.main, "--run", str(RUN), "--precision", "fp32", *args).out
 
 
 def generated(run, *args):

@@ -1,11 +1,11 @@
 """`python -m data` previews the training data, and errors are one line."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from rich.filesize import decimal
 
-from configs.cli import run_command
 from data import prepare
 from data.__main__ import main
 from tests.data.corpora import write_rows
@@ -15,16 +15,11 @@ PAIRS = [{"source": f"what is {i}", "target": f"{i} is a number"} for i in range
 
 
 @pytest.fixture
-def run(capsys):
+def run(command):
     """run(*overrides): what the command prints where these files are: .out and .err"""
     Path("book.txt").write_text(TEXT)
     write_rows("pairs.jsonl", PAIRS)
-
-    def run(*overrides):
-        assert run_command(lambda: main(["size=tiny", "tokenizer=byte", *overrides])) == 0
-        return capsys.readouterr()
-
-    return run
+    return partial(command, main, "size=tiny", "tokenizer=byte")
 
 
 TEXTS = ["data=text", "data.path=book.txt"]

@@ -8,7 +8,6 @@ from operator import attrgetter
 
 import pytest
 
-from configs.cli import run_command
 from configs.compose import compose
 from model.shapes import main as shapes
 from tests.parts import ROOT
@@ -19,12 +18,11 @@ SESSIONS = SHELL.split("$ python -m model.shapes ")[1:]
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda text: text.partition("\n")[0])
-def test_commands_print_what_is_shown(session, capsys):
+def test_commands_print_what_is_shown(session, command):
     """All of a mask, and lines of a shape walk, in their order."""
-    command, _, shown = session.partition("\n")
-    assert run_command(lambda: shapes(shlex.split(command))) == 0
-    printed = capsys.readouterr().out
-    if "--mask" in command:
+    options, _, shown = session.partition("\n")
+    printed = command(shapes, *shlex.split(options)).out
+    if "--mask" in options:
         assert shown == printed
     for line in filter(None, shown.splitlines()):
         _, found, printed = printed.partition(line)

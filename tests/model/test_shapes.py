@@ -129,22 +129,19 @@ def test_fewer_queries_than_keys(attention, position):
 
 
 @pytest.mark.parametrize("preset", names("model"))
-def test_every_preset(preset, capsys):
+def test_every_preset(preset, command):
     """The command, too, in 80 columns."""
     net = build_model(compose([f"model={preset}", "size=tiny"]).model, 23)
     trace(net, forward(net), T=[7, 9], S=[7, 9])
-    main(["--code", f"model={preset}"])
-    walk = capsys.readouterr().out
-    main(["--mask", "--length", "16", f"model={preset}"])
-    assert max(map(len, (walk + capsys.readouterr().out).splitlines())) <= 80
+    walk = command(main, "--code", f"model={preset}").out
+    masks = command(main, "--mask", "--length", "16", f"model={preset}").out
+    assert max(map(len, (walk + masks).splitlines())) <= 80
 
 
-def test_each_kind_of_layer_and_its_window(capsys):
-    main(["--mask", "--length", "90", "model=gemma3"])  # wider than a terminal
-    masks = capsys.readouterr().out
+def test_each_kind_of_layer_and_its_window(command):
+    masks = command(main, "--mask", "--length", "90", "model=gemma3").out  # wider than a terminal
     assert "\nquery 9 " + 26 * "." + 64 * "#" + "\n" in masks
-    main(["model=gemma3"])
-    walk = capsys.readouterr().out
+    walk = command(main, "model=gemma3").out
     assert "stack.blocks.0  x 5 layers" in walk and "x 1 layers" not in walk
 
 

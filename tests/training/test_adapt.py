@@ -11,7 +11,6 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file
 
-from configs.cli import run_command
 from configs.errors import CheckpointError
 from model.adapt import adapt, adapters_of, merge_adapters
 from model.checkpoint import load_run
@@ -170,23 +169,19 @@ def test_wrong_settings(tune, start):
     assert "adapt.rank was 8 in this run and is now 4; it cannot change" in errors
 
 
-def export(folder, *flags, code=0):
-    command = ["export", "--run", "runs/tuned", "--to", folder, *flags]
-    assert run_command(lambda: hub(command)) == code
-
-
+EXPORT = ["export", "--run", "runs/tuned", "--to"]
 # 32 is the width: shapes do not tell what is transposed
 ADAPTED = [("gpt2, scores scaled by layer", 32), ("llama, one key for all, tied", 8)]
 
 
 @pytest.mark.parametrize(("name", "rank"), ADAPTED)
-def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start):
+def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start, command):
     """Of GPT-2, matrices are transposed, and three adapters are one."""
     base = save(build_hf(name), Path("hf"))
     start(*LORA_OF_HF, f"adapt.rank={rank}")
     net = load_run("runs/tuned").model
-    export("merged")  # which compares the logits with those of transformers
-    export("adapter", "--adapter")
+    command(hub, *EXPORT, "merged")  # which compares the logits with those of transformers
+    command(hub, *EXPORT, "adapter", "--adapter")
 
     inputs = torch.arange(40)[None]
     peft = json.loads(Path("adapter/adapter_config.json").read_text())
@@ -201,9 +196,9 @@ def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start):
         torch.testing.assert_close(model(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
 
 
-def test_maps_that_are_one_in_transformers_need_adapters_alike(start, capsys):
+def test_maps_that_are_one_in_transformers_need_adapters_alike(start, command):
     save(build_hf("gpt2"), Path("hf"))
     start(*LORA_OF_HF, "adapt.layers=value")
-    export("adapter", "--adapter", code=4)
-    assert "value.weight is one with others in gpt2" in capsys.readouterr().err
+    errors = command(hub, *EXPORT, "adapter", "--adapter", code=4).err
+    assert "value.weight is one with others in gpt2" in errors
     assert not Path("adapter").exists()

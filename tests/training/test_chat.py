@@ -343,15 +343,14 @@ def both_say(say, run, folder):
     return ends
 
 
-def test_from_a_folder_and_back(folder, start, say, capsys):
+def test_from_a_folder_and_back(folder, start, say, command):
     """With LoRA. Its end of a turn, which did not end a text, does so afterwards."""
     write(ROWS)
     folder(CHATML, "<|endoftext|>")
     usual = ["train.steps=20", "train.batch_size=8", "precision=fp32", "eval.every=null"]
     lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
     start.plainly(*CHAT, *usual, *lora)
-    run_command(lambda: evaluate(["--run", "runs/tuned", "--json"]))
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(command(evaluate, "--run", "runs/tuned", "--json").out)
     logged = [row for row in read_lines("runs/tuned/metrics.jsonl") if "val_loss" in row]
     assert found["val_loss"] == pytest.approx(logged[-1]["val_loss"]), "of merged weights"
     export_run("runs/tuned", "latest", Path("back"), None)

@@ -30,11 +30,11 @@ LOGGED = {"tokens", "seconds", "full"}
 
 
 @pytest.fixture
-def command(room, capsys):
-    """command(main, *arguments) -> what it prints, or its one line of error"""
+def output_of(room, capsys):
+    """output_of(main, *arguments) -> what it prints, or its one line of error"""
     write_rows("pairs.jsonl", PAIRS)
 
-    def command(main, *arguments):
+    def output_of(main, *arguments):
         capsys.readouterr()
         code = run_command(lambda: main(list(arguments)))
         output, errors = capsys.readouterr()
@@ -42,12 +42,12 @@ def command(room, capsys):
             assert errors.startswith("error: ") and errors.count("\n") == 1, errors
         return errors if code else output
 
-    return command
+    return output_of
 
 
 @pytest.fixture
-def evaluate(command):
-    return lambda *arguments: command(main, *arguments)
+def evaluate(output_of):
+    return lambda *arguments: output_of(main, *arguments)
 
 
 @pytest.fixture
@@ -99,15 +99,15 @@ def test_the_loss_of_a_folder_is_that_of_transformers(evaluate, gpt2):
     assert shorter["examples"] == (len(ids) - 1) // 8
 
 
-def test_what_fine_tuning_will_see(command, gpt2, start):
-    output = command(preview, "init_from=gpt2", "model.context_length=8", *BOOK)
+def test_what_fine_tuning_will_see(output_of, gpt2, start):
+    output = output_of(preview, "init_from=gpt2", "model.context_length=8", *BOOK)
     assert "hub, vocab_size 300" in output and "first batch: tokens (16, 8), " in output
     assert "at vocab 300\n" in start.plainly("dry_run=true", "init_from=gpt2").out
 
 
-def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, command, gpt2):
+def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, output_of, gpt2):
     """Its end token takes the place of start and pad; no loss sees the latter."""
-    output = command(preview, "init_from=gpt2", *TABLE)
+    output = output_of(preview, "init_from=gpt2", *TABLE)
     assert "<eos>" in output and "<start>" not in output
     assert Tokenizer(9, {"end": 8, "start": 8}).decode_with_specials([8]) == "<end>"
     tuning = ["optimizer.lr=0.01", "train.steps=20", "precision=fp32", "name=tuned"]
@@ -130,18 +130,18 @@ def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, command, gpt2):
     assert "answers.jsonl already exists" in evaluate(*arguments)
 
 
-def sample_of(command, row, *options):
+def sample_of(output_of, row, *options):
     """What sample.py answers to the source of a row."""
     usual = ["--run", "runs/tuned", "--precision", "fp32", "--json", "--source", row["source"]]
-    return json.loads(command(sample.main, *usual, *options))
+    return json.loads(output_of(sample.main, *usual, *options))
 
 
-def test_beams(run, evaluate, command):
+def test_beams(run, evaluate, output_of):
     run(*TABLE, "model=bart", "name=tuned")
     evaluate("--beams", "3", "--answers", "answers.jsonl", "--limit", "2")
     for row in read_lines("answers.jsonl"):
         n = str(len(row["target"]) + 1)
-        sampled = sample_of(command, row, "--beams", "3", "--max-new-tokens", n)
+        sampled = sample_of(output_of, row, "--beams", "3", "--max-new-tokens", n)
         assert sampled["text"] == row["prediction"]
 
 

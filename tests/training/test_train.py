@@ -12,7 +12,6 @@ from hydra.core.hydra_config import HydraConfig
 
 import train
 import training.log
-from configs.cli import run_command
 from configs.compose import compose
 from model import save
 from model.checkpoint import load_run
@@ -78,14 +77,14 @@ def test_a_folder_belongs_to_one_run(run, start):
     assert first != second, "even in the same second"
 
 
-def test_a_run_from_python(start, monkeypatch):
+def test_a_run_from_python(start, monkeypatch, command):
     """It needs no command line."""
     start("name=base", "model=gpt2", "sample.every=null")
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
     loss = train.train(compose_run(with_usual(["init_from=runs/base", "name=tuned"])))
     assert rows("runs/tuned", "val_loss", "full")[-1] == (loss, True)
     load_run("runs/tuned")
-    assert run_command(lambda: evaluate(["--run", "runs/tuned"])) == 0
+    command(evaluate, "--run", "runs/tuned")
     train.train(compose_run(with_usual(["train.steps=1"])))
     for override, sentence in {"resume=true": "are for a command line", "seed=0": "exists"}.items():
         with pytest.raises(ValueError, match=sentence):

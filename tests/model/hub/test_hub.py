@@ -13,7 +13,6 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 import sample
-from configs.cli import run_command
 from configs.errors import HubError
 from model.hub.__main__ import export_run, import_run, main
 from model.hub.convert import load_hf
@@ -200,13 +199,12 @@ BAD_FOLDERS = [
 
 
 @pytest.mark.parametrize(("name", "changes", "sentence"), BAD_FOLDERS)
-def test_invalid_folders_are_refused(name, changes, sentence, copy, tmp_path, capsys):
+def test_invalid_folders_are_refused(name, changes, sentence, copy, tmp_path, command):
     folder = copy(name)
     for changed, change in changes.items():
         edit(folder, changed, change)
-    command = ["import", "--from", str(folder), "--to", str(tmp_path / "run")]
-    assert run_command(lambda: main(command)) == 4
-    message = capsys.readouterr().err
+    places = ["--from", str(folder), "--to", str(tmp_path / "run")]
+    message = command(main, "import", *places, code=4).err
     assert re.search(sentence, message)
     assert message.count("\n") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"copy"}
@@ -224,11 +222,10 @@ BAD_COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("command", "code", "sentence"), BAD_COMMANDS)
-def test_invalid_commands_are_refused(command, code, sentence, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("typed", "code", "sentence"), BAD_COMMANDS)
+def test_invalid_commands_are_refused(typed, code, sentence, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
-    assert run_command(lambda: main(command.split())) == code
-    assert re.search(sentence, capsys.readouterr().err)
+    assert re.search(sentence, command(main, *typed.split(), code=code).err)
     assert not list(tmp_path.iterdir())
 
 
