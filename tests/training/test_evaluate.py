@@ -17,13 +17,13 @@ from data.tokenizers.tokenizer import Tokenizer
 from model.hub.__main__ import export_run
 from model.pretrained import init_tokenizer
 from tests.data.corpora import write_rows
+from tests.data.test_main import PAIR_TABLE, PAIRS
 from tests.model.hub.hub_models import END, PLAIN, build_hf, save
 from tests.parts import thin
 from tests.training.runs import TEXT, read_lines
 from training.evaluate import main
 
-PAIRS = [{"source": f"what is {i}", "target": f"{i} is it"} for i in range(90)]
-TABLE = ["data=pairs", "data.path=pairs.jsonl"]
+TABLE = PAIR_TABLE.split()
 PAIR = [*TABLE, "model=bart"]
 BOOK = ["data=text", "data.path=book.txt"]
 LOGGED = {"tokens", "seconds", "full"}
@@ -130,18 +130,15 @@ def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, output_of, gpt2)
     assert "answers.jsonl already exists" in evaluate(*arguments)
 
 
-def sample_of(output_of, row, *options):
-    """What sample.py answers to the source of a row."""
-    usual = ["--run", "runs/tuned", "--precision", "fp32", "--json", "--source", row["source"]]
-    return json.loads(output_of(sample.main, *usual, *options))
-
-
 def test_beams(run, evaluate, output_of):
+    """As in sample.py."""
     run(*TABLE, "model=bart", "name=tuned")
+    usual = ["--run", "runs/tuned", "--precision", "fp32", "--json", "--beams", "3"]
     evaluate("--beams", "3", "--answers", "answers.jsonl", "--limit", "2")
     for row in read_lines("answers.jsonl"):
         n = str(len(row["target"]) + 1)
-        sampled = sample_of(output_of, row, "--beams", "3", "--max-new-tokens", n)
+        options = ["--source", row["source"], "--max-new-tokens", n]
+        sampled = json.loads(output_of(sample.main, *usual, *options))
         assert sampled["text"] == row["prediction"]
 
 
