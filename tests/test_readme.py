@@ -12,6 +12,7 @@ import sys
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -63,15 +64,16 @@ def small(command):
     return [*options, *(f"{key}={value}" for key, value in overrides.items())]
 
 
+@patch.dict(ATTENTIONS)
+@patch.dict(FFNS)
+@patch.dict(LOADED)
+@patch.dict(os.environ)
 def execute(args):
     """`python *args` in this process; its exit code."""
     is_module = args[0] == "-m"
     target, *rest = args[1:] if is_module else args
-    environment = dict(os.environ)
-    argv = sys.argv
-    sys.argv = [target, *rest]
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), patch.object(sys, "argv", [target, *rest]):
             warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning)
             if is_module:
                 runpy.run_module(target, run_name="__main__")
@@ -79,13 +81,6 @@ def execute(args):
                 runpy.run_path(str(ROOT / target), run_name="__main__")
     except SystemExit as end:
         return end.code or 0
-    finally:
-        ATTENTIONS.pop("talking", None)
-        FFNS.pop("shift", None)
-        LOADED.clear()
-        sys.argv = argv
-        os.environ.clear()
-        os.environ.update(environment)
     return 0
 
 
