@@ -107,20 +107,20 @@ def test_import_and_export_keep_logits(name, saved, tmp_path):
 
 
 OWN_ACTIVATION = dict(dense_act_fn=..., is_gated_act=...)
-PUBLISHED = [
-    ("mistral", dict(sliding_window=None, layer_types=["full_attention"] * 2, unsloth_fixed=True)),
-    ("nanochat", YARN),  # whose norm cancels the factor
-    ("gemma", dict(hidden_act=..., hidden_activation="gelu_pytorch_tanh")),
-    ("phi3", dict(embd_pdrop=0.0, partial_rotary_factor=..., original_max_position_embeddings=32)),
+PUBLISHED = {
+    "mistral": dict(sliding_window=None, layer_types=["full_attention"] * 2, unsloth_fixed=True),
+    "nanochat": YARN,  # whose norm cancels the factor
+    "gemma": dict(hidden_act=..., hidden_activation="gelu_pytorch_tanh"),
+    "phi3": dict(embd_pdrop=0.0, partial_rotary_factor=..., original_max_position_embeddings=32),
     # a pattern instead of layer_types
-    ("gemma2", dict(layer_types=..., hidden_act="gelu", cache_implementation="hybrid")),
-    ("smollm3", dict(no_rope_layers=[0, 0, 0])),
-    ("t5", OWN_ACTIVATION | dict(feed_forward_proj="silu", prefix="summarize: ")),
-    ("t5, flan", OWN_ACTIVATION | dict(feed_forward_proj="gated-gelu_python")),
-]
+    "gemma2": dict(layer_types=..., hidden_act="gelu", cache_implementation="hybrid"),
+    "smollm3": dict(no_rope_layers=[0, 0, 0]),
+    "t5": OWN_ACTIVATION | dict(feed_forward_proj="silu", prefix="summarize: "),
+    "t5, flan": OWN_ACTIVATION | dict(feed_forward_proj="gated-gelu_python"),
+}
 
 
-@pytest.mark.parametrize(("name", "keys"), PUBLISHED)
+@pytest.mark.parametrize(("name", "keys"), PUBLISHED.items())
 def test_keys_of_published_files(name, keys, saved, copy):
     """With rope as it was written until transformers 5."""
     folder = copy(name)
