@@ -18,8 +18,6 @@ from model.transformer import build_model
 from tests.parts import tiny
 from tests.test_sample import FAMILIES, home, limit, rows, run  # noqa: F401
 
-TOKENIZER = ByteTokenizer({"end": 256})
-
 
 def read(path):
     text = path.read_text()
@@ -67,7 +65,7 @@ def test_in_a_browser(tmp_path):
     """The script of a page runs without an error."""
     path = tmp_path / "page.html"
     net = build_model(tiny(), 257).eval()
-    write_page(path, net, TOKENIZER, {"tokens": [*b"</b>"]}, [*b"\xe2\x98wx"])
+    write_page(path, net, ByteTokenizer({"end": 256}), {"tokens": [*b"</b>"]}, [*b"\xe2\x98wx"])
     flags = "--headless --no-sandbox --virtual-time-budget=3000 --enable-logging=stderr --dump-dom"
     command = ["chromium", *flags.split(), f"--user-data-dir={tmp_path}", path.as_uri()]
     shown = subprocess.run(command, capture_output=True, text=True)
