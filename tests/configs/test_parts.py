@@ -1,13 +1,14 @@
 """Parts from outside: what a run remembers of the file, and files that are refused."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from configs.compose import compose
 from configs.parts import LOADED
 from model.checkpoint import load_run
-from tests.training.runs import content
+from tests.training.runs import tensors
 from training.optimizer import OPTIMIZERS
 
 OWN = """
@@ -43,15 +44,12 @@ def forget():
 
 @pytest.fixture
 def own(room):
-    before = dict(LOADED)
-    forget()
     folder = Path("configs/optimizer")
     folder.mkdir(parents=True)
     (folder / "own.yaml").write_text("# @package optimizer\n# own\nkind: own\nlr: 0.1\n")
     Path("my own.py").write_text(OWN)
-    yield Path("my own.py")
-    forget()
-    LOADED.update(before)
+    with patch.dict(LOADED, clear=True), patch.dict(OPTIMIZERS):
+        yield Path("my own.py")
 
 
 def test_a_run_remembers_its_parts(own, start, capsys):
@@ -64,8 +62,7 @@ def test_a_run_remembers_its_parts(own, start, capsys):
         load_run("runs/part")
     assert not LOADED, "no stored config imports anything"
     assert "warning" not in start(*resume, USE[0]).err
-    part, full = content("runs/part"), content("runs/full")
-    assert part["tensors"] == full["tensors"]
+    assert tensors("runs/part") == tensors("runs/full")
 
     forget()
     own.write_text(f"{OWN}# changed")

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 from hydra._internal.hydra import Hydra
 
@@ -63,10 +64,6 @@ def newest(folder):
     return max(Path(folder, "checkpoints").glob("step-*"))
 
 
-def weights(folder):
-    return (newest(folder) / "model.safetensors").read_bytes()
-
-
 def tensors(folder):
     """Of the newest checkpoint: {name: the bytes of the file}."""
     return {path.name: path.read_bytes() for path in newest(folder).glob("*.safetensors")}
@@ -93,8 +90,5 @@ def content(folder):
 
 def train(*arguments):
     """The exit code of train.py, in this process."""
-    argv, sys.argv = sys.argv, ["train.py", *arguments]
-    try:
+    with patch.object(sys, "argv", ["train.py", *arguments]):
         return run_hydra(main)
-    finally:
-        sys.argv = argv

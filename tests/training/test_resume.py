@@ -11,7 +11,7 @@ import yaml
 import train
 from model import save
 from tests.parts import thin
-from tests.training.runs import content, newest, rows
+from tests.training.runs import content, files, newest, rows
 from training.log import Log
 
 FULL = ["model.dropout=0.1", "train.micro_batch_size=2", "schedule=constant", "schedule.warmup=2"]
@@ -84,14 +84,14 @@ def test_a_finished_run_keeps_its_record(run, start, is_evaluated):
     """Of settings that no step was taken with, nothing is written; a run that was killed in its last
     evaluation repeats it."""
     folder = run("name=mine", "eval.every=2")
-    whole = {path.name: path.read_bytes() for path in folder.glob("*.*")}
+    whole = files(folder)
     if not is_evaluated:
         path = folder / "metrics.jsonl"
         path.write_text("".join(path.read_text().splitlines(True)[:-1]))
     output = start("name=mine", "resume=true", "optimizer.lr=0.1", "log.every=3").out
     assert "runs/mine is finished; raise train.steps" in output
-    now = {path.name: path.read_bytes() for path in folder.glob("*.*")}
-    assert {name for name in now if now[name] != whole[name]} <= {"curve.png"}
+    now = files(folder)
+    assert {path.name for path in now if now[path] != whole[path]} <= {"curve.png"}
 
 
 # ---- settings

@@ -17,7 +17,7 @@ from model import save
 from model.checkpoint import load_run
 from model.runs import list_checkpoints, read_best, step_name, step_of
 from tests.parts import names
-from tests.training.runs import read_lines, rows, weights, with_usual
+from tests.training.runs import read_lines, rows, tensors, with_usual
 from training.evaluate import main as evaluate
 from training.plot import draw_run
 from training.run_folder import code_hashes, make_folder
@@ -66,8 +66,8 @@ def test_observers_change_no_weight(run):
     usual = ["model.dropout=0.1", "train.micro_batch_size=2", "precision=bf16", "train.steps=2"]
     observers = ["eval.every=1", "log.every=1", "sample.every=1", "checkpoint.every=1"]
     none = ["eval.every=null", "log.every=100", "sample.every=null", "checkpoint.every=null"]
-    observed = weights(run(*usual, *observers, "train.recompute=block"))
-    assert observed == weights(run(*usual, *none, "debug=true"))
+    observed = tensors(run(*usual, *observers, "train.recompute=block"))
+    assert observed == tensors(run(*usual, *none, "debug=true"))
 
 
 def test_a_folder_belongs_to_one_run(run, start):

@@ -75,9 +75,14 @@ def make_run(module, optimizers=(), rows=4, clip=0.0, world=None):
     return Run(config, None, world or make_world(), module, optimizers, None, state)
 
 
+def loss_module(model):
+    """Of the plain cross-entropy."""
+    return LossModule(model, LossConfig(0.0, 0.0))
+
+
 def updater(model, optimizers, rows=6, **options):
     """update(batch) -> (loss, gradient norm)"""
-    run = make_run(LossModule(model, LossConfig(0.0, 0.0)), optimizers, rows, **options)
+    run = make_run(loss_module(model), optimizers, rows, **options)
 
     def update(batch):
         result = train.update(run, run.loss_module, batch, seconds=0.0)
