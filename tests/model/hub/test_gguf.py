@@ -17,20 +17,20 @@ from tests.model.hub.test_hub_tokenizer import CHAT, PROBES, TEXTS
 
 gguf = pytest.importorskip("gguf")
 LLAMA = "model=llama model.attention.head_dim=12"
-MODELS = {
-    "model=gpt2": "bpe",
-    LLAMA: "byte",
-    "model=qwen2": "bpe",
-    f"{LLAMA} attention=gqa_qknorm": "bpe",
-    "model=smollm3 model.n_layers=5": "bpe",
-    "model=olmo2 model.head.tie_weights=true": "byte",
-    f"model=gemma3 model.n_layers=7 {NARROW} model.position.rope_theta=500": "bpe",
-}
+MODELS = [
+    "model=gpt2",
+    f"{LLAMA} tokenizer=byte",
+    "model=qwen2",
+    f"{LLAMA} attention=gqa_qknorm",
+    "model=smollm3 model.n_layers=5",
+    "model=olmo2 model.head.tie_weights=true tokenizer=byte",
+    f"model=gemma3 model.n_layers=7 {NARROW} model.position.rope_theta=500",
+]
 STRANGE = ["\0\1\x1b[31m\x7f", "\u2028\x85\x1c", "<|end|><|pad|> <|end|>x", " \n\n \r\n\t x  \n "]
 
 
-def write(file, overrides, kind="bpe", dtype="f32"):
-    model, tokenizer, config = build(overrides, kind, ("end", "start", "pad"))
+def write(file, overrides, dtype="f32"):
+    model, tokenizer, config = build(f"tokenizer=bpe {overrides}", ("end", "start", "pad"))
     export_gguf(model, tokenizer, config, file, None, dtype)
     return model.eval(), tokenizer
 
@@ -57,10 +57,10 @@ def assert_same_ids(llama, tokenizer):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("overrides", "kind"), MODELS.items())
-def test_llama_cpp_gives_the_same_logits_ids_and_text(overrides, kind, tmp_path):
+@pytest.mark.parametrize("overrides", MODELS)
+def test_llama_cpp_gives_the_same_logits_ids_and_text(overrides, tmp_path):
     file = tmp_path / "x.gguf"
-    model, tokenizer = write(file, overrides, kind)
+    model, tokenizer = write(file, overrides)
     llama = run(file)
     assert_same_ids(llama, tokenizer)
     ids = torch.randint(tokenizer.vocab_size, (40,), generator=torch.Generator().manual_seed(0))
@@ -78,7 +78,7 @@ def test_llama_cpp_gives_the_same_logits_ids_and_text(overrides, kind, tmp_path)
 @pytest.mark.parametrize(("dtype", "step"), [("f32", 0), ("f16", 1e-3), ("q8_0", 1e-2)])
 def test_the_weights_of_a_file(dtype, step, tmp_path):
     file = tmp_path / "x.gguf"
-    model, _ = write(file, "model=llama attention=mha_nobias", "byte", dtype)
+    model, _ = write(file, "model=llama attention=mha_nobias tokenizer=byte", dtype)
     assert list(tmp_path.iterdir()) == [file]
     written = {}
     for tensor in gguf.GGUFReader(file).tensors:
@@ -94,25 +94,21 @@ def test_the_weights_of_a_file(dtype, step, tmp_path):
     torch.testing.assert_close(written["output.weight"], head, rtol=step, atol=step)
 
 
-REFUSED = [
-    (
-        "model=modern",
-        "bpe",
-        "persimmon cannot be written as GGUF; .* or train model=llama .or gpt2",
-    ),
-    ("model=llama attention=mha_qknorm model.attention.sliding_window=7", "bpe", "window is 7; on"),
-    ("model=gemma3 model.layers=[window,full]", "bpe", "llama.cpp: model.layers is .* only null"),
-    ("model=gpt2 ffn=relu", "bpe", 'llama.cpp: model.ffn.kind is "relu"; only "gelu_tanh"'),
-    ("model=llama position=rope_yarn", "bpe", 'scaling.kind is "yarn"; only "none"'),
-    ("model=olmo2 model.attention.head_dim=16", "bpe", "head_dim is 16; only 8"),
-    ("model=llama", "char", "llama.cpp has no such tokenizer; train with tokenizer=bpe"),
-]
+REFUSED = {
+    "model=modern": "persimmon cannot be written as GGUF; .* or train model=llama .or gpt2",
+    "model=llama attention=mha_qknorm model.attention.sliding_window=7": "window is 7; on",
+    "model=gemma3 model.layers=[window,full]": "llama.cpp: model.layers is .* only null",
+    "model=gpt2 ffn=relu": 'llama.cpp: model.ffn.kind is "relu"; only "gelu_tanh"',
+    "model=llama position=rope_yarn": 'scaling.kind is "yarn"; only "none"',
+    "model=olmo2 model.attention.head_dim=16": "head_dim is 16; only 8",
+    "model=llama tokenizer=char": "llama.cpp has no such tokenizer; train with tokenizer=bpe",
+}
 
 
-@pytest.mark.parametrize(("overrides", "kind", "sentence"), REFUSED)
-def test_what_llama_cpp_does_not_have_is_refused(overrides, kind, sentence, tmp_path):
-    with pytest.raises(HubError, match=sentence):
-        write(tmp_path / "x.gguf", overrides, kind)
+@pytest.mark.parametrize("overrides", REFUSED)
+def test_what_llama_cpp_does_not_have_is_refused(overrides, tmp_path):
+    with pytest.raises(HubError, match=REFUSED[overrides]):
+        write(tmp_path / "x.gguf", overrides)
     assert not list(tmp_path.iterdir())
 
 
@@ -148,7 +144,7 @@ def test_an_imported_model(name, tmp_path):
 
 
 def test_a_warning_names_what_changes_ids(tmp_path, capsys):
-    write(tmp_path / "x.gguf", "model=llama", "bpe")
+    write(tmp_path / "x.gguf", "model=llama")
     backend = train_hf_bpe(SPLITS["llama-bpe"][0], ["<|end|>"], vocab_size=290)
     warn_of_ids(backend, "llama-bpe")
     assert "warning" not in capsys.readouterr().err
@@ -162,7 +158,7 @@ def test_a_warning_names_what_changes_ids(tmp_path, capsys):
 
 def test_blocks_of_q8_0(tmp_path):
     with pytest.raises(HubError, match="--dtype q8_0: Can't quantize tensor with shape .*, 36"):
-        write(tmp_path / "x.gguf", "model=llama model.d_model=36 model.n_heads=2", "byte", "q8_0")
+        write(tmp_path / "x.gguf", "model=llama model.d_model=36 model.n_heads=2", "q8_0")
     assert not list(tmp_path.iterdir())
 
 

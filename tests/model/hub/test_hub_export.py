@@ -21,72 +21,61 @@ from tests.model.hub.hub_models import AUTO, edit_config, logits
 from tests.parts import PARTS, part, randomize, thin
 
 TEXT = SAMPLE * 3
-SIZES = ["model.d_model=32", "model.n_layers=2", "model.n_heads=4", "model.context_length=64"]
+SIZES = "model.d_model=32 model.n_layers=2 model.n_heads=4 model.context_length=64"
 
 
-def build(overrides, kind="byte", specials=("end", "pad", "start", "mask")):
+def build(overrides, specials=("end", "pad", "start", "mask")):
     """(model, tokenizer, config) with random weights."""
-    config = compose([*SIZES, *overrides.split()]).model
-    tokenizer = make(kind, TEXT, specials)
-    return randomize(build_model(config, tokenizer.vocab_size)), tokenizer, config
+    config = compose(f"tokenizer=byte {SIZES} {overrides}".split())
+    tokenizer = make(config.tokenizer["kind"], TEXT, specials)
+    return randomize(build_model(config.model, tokenizer.vocab_size)), tokenizer, config.model
 
 
 NARROW = "model.layer_kinds.window.attention.sliding_window=5"
 EXPERTS = "ffn=moe model.ffn.expert.kind=geglu"
-EXPORTS = [
-    ("model=modern", "bpe", "Persimmon"),
+EXPORTS = {
+    "model=modern tokenizer=bpe": "Persimmon",
     (
         "model=modern norm=rmsnorm_no_weight position=rope_yarn model.position.scaling.attention_factor=1 "
-        "model.head.logit_softcap=null",
-        "byte",
-        "NanoChat",
-    ),
-    ("model=gpt2", "bpe", "GPT2"),
-    (
-        "model=gpt2 attention=mha_nobias ffn=relu2 model.norm.bias=false model.norm.eps=1",
-        "byte",
-        "GPT2",
-    ),
-    (
-        "model=llama attention=mqa norm=rmsnorm_no_weight ffn=geglu model.attention.bias=true",
-        "char",
-        "Llama",
-    ),
-    ("model=llama model.attention.sliding_window=5", "bpe", "Mistral"),
-    ("model=llama attention=mha_qknorm model.attention.sliding_window=7", "bpe", "Qwen3"),
-    ("model=llama norm=layernorm block=parallel_shared", "byte", "StableLm"),
-    (f"model=llama attention=mha_qknorm model.layers=[window,full] {NARROW}", "bpe", "Qwen3"),
-    ("model=gpt2 position=rope block=parallel", "byte", "GPTNeoX"),
-    ("model=gpt2 position=alibi model.embedding_norm=true", "bpe", "Bloom"),
-    ("model=bert model.embedding.type_vocab_size=0", "byte", "Roberta"),
-    ("model=bert", "bpe", "Bert"),
-    ("model=qwen2", "bpe", "Llama"),
-    (f"model=gemma3 model.layers=[window,full] {NARROW}", "bpe", "Gemma3"),
+        "model.head.logit_softcap=null"
+    ): "NanoChat",
+    "model=gpt2 tokenizer=bpe": "GPT2",
+    "model=gpt2 attention=mha_nobias ffn=relu2 model.norm.bias=false model.norm.eps=1": "GPT2",
+    "model=llama attention=mqa norm=rmsnorm_no_weight ffn=geglu model.attention.bias=true tokenizer=char": "Llama",
+    "model=llama model.attention.sliding_window=5 tokenizer=bpe": "Mistral",
+    "model=llama attention=mha_qknorm model.attention.sliding_window=7 tokenizer=bpe": "Qwen3",
+    "model=llama norm=layernorm block=parallel_shared": "StableLm",
+    f"model=llama attention=mha_qknorm model.layers=[window,full] {NARROW} tokenizer=bpe": "Qwen3",
+    "model=gpt2 position=rope block=parallel": "GPTNeoX",
+    "model=gpt2 position=alibi model.embedding_norm=true tokenizer=bpe": "Bloom",
+    "model=bert model.embedding.type_vocab_size=0": "Roberta",
+    "model=bert tokenizer=bpe": "Bert",
+    "model=qwen2 tokenizer=bpe": "Llama",
+    f"model=gemma3 model.layers=[window,full] {NARROW} tokenizer=bpe": "Gemma3",
     (
         "model=llama attention=gqa block=sandwich ffn=geglu_tanh model.layers=[window,full] "
-        f"model.attention.logit_softcap=5 model.embedding.scale_by_sqrt_d=true {NARROW}",
-        "bpe",
-        "Gemma2",
-    ),
-    (f"model=modernbert {NARROW}", "bpe", "ModernBert"),
-    ("model=flan_t5 model.encoder.n_layers=3", "byte", "T5"),
-    ("model=bart ffn=relu attention=mha_nobias model.head.tie_weights=false", "bpe", "Bart"),
-    ("model=vaswani model.position.layout=halves", "char", "Marian"),
-    ("model=gpt2 position=sinusoidal", "byte", "GPT2"),
-    (f"model=llama {EXPERTS}", "bpe", "Mixtral"),
-    (f"model=llama attention=mha_qknorm {EXPERTS} model.ffn.balance_loss=1", "byte", "Qwen3Moe"),
-]
+        f"model.attention.logit_softcap=5 model.embedding.scale_by_sqrt_d=true {NARROW} tokenizer=bpe"
+    ): "Gemma2",
+    f"model=modernbert {NARROW} tokenizer=bpe": "ModernBert",
+    "model=flan_t5 model.encoder.n_layers=3": "T5",
+    "model=bart ffn=relu attention=mha_nobias model.head.tie_weights=false tokenizer=bpe": "Bart",
+    "model=vaswani model.position.layout=halves tokenizer=char": "Marian",
+    "model=gpt2 position=sinusoidal": "GPT2",
+    f"model=llama {EXPERTS} tokenizer=bpe": "Mixtral",
+    f"model=llama attention=mha_qknorm {EXPERTS} model.ffn.balance_loss=1": "Qwen3Moe",
+}
 
 
-@pytest.mark.parametrize(("overrides", "kind", "name"), thin(EXPORTS, EXPORTS[::2]))
-def test_exported_models_load_in_transformers(overrides, kind, name, tmp_path):
+@pytest.mark.parametrize("overrides", thin(EXPORTS, [*EXPORTS][::2]))
+def test_exported_models_load_in_transformers(overrides, tmp_path):
     specials = ("end", "start", "pad", "mask", "sentinel_0", "sentinel_1")
-    model, tokenizer, config = build(overrides, kind, specials)
+    model, tokenizer, config = build(overrides, specials)
     _, written = export(model, tokenizer, config, tmp_path / "out")
     architecture = type(written).__name__
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
     hf_model = AUTO[config.kind].from_pretrained(tmp_path / "out").eval()
-    assert type(hf_model).__name__ == architecture and architecture.startswith(name)
+    assert type(hf_model).__name__ == architecture
+    assert architecture.startswith(EXPORTS[overrides])
     inputs = torch.arange(12).view(2, 6), torch.arange(20).view(2, 10)
     difference = logits(model, *inputs) - logits(hf_model, *inputs)
     assert difference.abs().max() <= (5e-5 if "flan" in overrides else 1e-5)
@@ -100,7 +89,7 @@ def test_exported_models_load_in_transformers(overrides, kind, name, tmp_path):
 
 
 def test_a_class_that_replaces_the_tokenizer_is_refused(tmp_path):
-    built = build("model=qwen2", "bpe", ("end", "start", "pad"))
+    built = build("model=qwen2 tokenizer=bpe", ("end", "start", "pad"))
     with pytest.raises(HubError, match="AutoTokenizer would load another tokenizer"):
         export(*built, tmp_path / "out", "qwen2")
     assert not list(tmp_path.iterdir())
