@@ -31,12 +31,6 @@ OVERRIDES = f"""
 # ---- runs
 
 
-def overridden(*overrides):
-    """The usual overrides, with these."""
-    replaced = {override.partition("=")[0] for override in overrides}
-    return [o for o in OVERRIDES if o.partition("=")[0] not in replaced] + list(overrides)
-
-
 def start(cwd, arguments, act=None, output="output"):
     """The id of a process that calls act() and is then train.py with these arguments, in `cwd`."""
     with warnings.catch_warnings():
@@ -67,8 +61,8 @@ def end(pid):
 
 
 def run(cwd, *overrides, act=None):
-    """(exit code, output) of the usual run with these overrides."""
-    code = end(start(cwd, overridden(*overrides), act))
+    """(exit code, output) of the usual run with these overrides: of two values, the later one counts."""
+    code = end(start(cwd, [*OVERRIDES, *overrides], act))
     return code, (cwd / "output").read_text(errors="replace")
 
 

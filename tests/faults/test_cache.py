@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from data import prepare
-from tests.faults.harness import HOME, assert_equal, assert_resumes, end, overridden, run, start
+from tests.faults.harness import HOME, OVERRIDES, assert_equal, assert_resumes, end, run, start
 from tests.faults.shim import Shim, full, kill, operations, pause, send
 from tests.parts import thin
 
@@ -47,7 +47,7 @@ def test_two_processes_tokenize_once(tmp_path):
     pids = []
     at_the_lock = partial(send, prepare, "FileLock", 1, signal.SIGSTOP)
     for name, act in (("first", Shim(pause, below=".draft")), ("second", at_the_lock)):
-        pids.append(start(tmp_path, overridden(CACHE, f"name={name}"), act, name))
+        pids.append(start(tmp_path, [*OVERRIDES, CACHE, f"name={name}"], act, name))
         assert os.WIFSTOPPED(os.waitpid(pids[-1], os.WUNTRACED)[1])
     for pid in reversed(pids):
         os.kill(pid, signal.SIGCONT)

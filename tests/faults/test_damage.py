@@ -15,11 +15,11 @@ from model.checkpoint import verify
 from model.runs import list_checkpoints
 from tests.faults.harness import (
     HOME,
+    OVERRIDES,
     RUN,
     assert_resumes,
     end,
     output_of,
-    overridden,
     run,
     start,
     verified_steps,
@@ -112,7 +112,7 @@ def test_a_nan_is_never_saved(tmp_path):
 
 def test_one_writer(tmp_path):
     """A second process is refused, and a killed one leaves no lock behind."""
-    first = start(tmp_path, overridden(), Shim(pause, 60), output="first")
+    first = start(tmp_path, OVERRIDES, Shim(pause, 60), output="first")
     os.waitpid(first, os.WUNTRACED)
     before = files(tmp_path / RUN)
     output = output_of(tmp_path, "resume=true", code=8)

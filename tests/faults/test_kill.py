@@ -15,11 +15,11 @@ import pytest
 from model.runs import read_best, step_name
 from tests.faults.harness import (
     HOME,
+    OVERRIDES,
     RUN,
     assert_equal,
     assert_resumes,
     end,
-    overridden,
     resume,
     run,
     start,
@@ -59,8 +59,9 @@ def test_at_every_operation(kind, number, tmp_path):
 def fine_tune(cwd, act=None):
     """With so high a learning rate that the weights it begins with stay the best."""
     of_the_model = ("size", "tokenizer", "model")
-    arguments = [o for o in overridden("optimizer.lr=10") if not o.startswith(of_the_model)]
-    return end(start(cwd, [*arguments, f"init_from={HOME / RUN}", "resume=auto"], act))
+    usual = [o for o in OVERRIDES if not o.startswith(of_the_model)]
+    more = ["optimizer.lr=10", f"init_from={HOME / RUN}", "resume=auto"]
+    return end(start(cwd, [*usual, *more], act))
 
 
 @cache

@@ -16,11 +16,11 @@ from torch.distributed import TCPStore
 import train
 from tests.faults.harness import (
     HOME,
+    OVERRIDES,
     RUN,
     STEPS,
     assert_equal,
     end,
-    overridden,
     start,
     verified_steps,
 )
@@ -80,8 +80,8 @@ def start_two(cwd, *overrides, act=lambda rank: None):
 
     (HOME / "own.py").write_text(OWN)
     own = [f"parts={HOME}/own.py", "model.norm.kind=running"]
-    arguments = overridden("precision=fp32", "train.micro_batch_size=1", *own, *overrides)
-    pids = [start(cwd, arguments, partial(prepare, n), f"output-{n}") for n in range(2)]
+    usual = [*OVERRIDES, "precision=fp32", "train.micro_batch_size=1", *own]
+    pids = [start(cwd, [*usual, *overrides], partial(prepare, n), f"output-{n}") for n in range(2)]
     return pids, store
 
 
@@ -160,7 +160,7 @@ SENT = [  # the signal, its receiver, and how the processes share the model
 
 
 def start_torchrun(cwd, parallel):
-    command = TORCHRUN + overridden("data.cache=cache", *LONG, f"parallel={parallel}")
+    command = [*TORCHRUN, *OVERRIDES, "data.cache=cache", *LONG, f"parallel={parallel}"]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
 

@@ -7,13 +7,13 @@ import pytest
 
 import train
 from tests.faults.harness import (
+    OVERRIDES,
     RUN,
     STEPS,
     assert_equal,
     assert_resumes,
     end,
     output_of,
-    overridden,
     resume,
     run,
     start,
@@ -60,7 +60,7 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path):
 
 def test_a_stopped_sweep(tmp_path):
     """Its other runs are not started, and the stopped one can be resumed."""
-    usual = [override for override in overridden() if not override.startswith("name=")]
+    usual = [override for override in OVERRIDES if not override.startswith("name=")]
     stop = partial(send, train, "update", 2, signal.SIGTERM)
     code = end(start(tmp_path, ["-m", "seed=0,1", *usual], stop))
     output = (tmp_path / "output").read_text()

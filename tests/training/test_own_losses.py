@@ -14,16 +14,7 @@ from model.loss import loss
 from model.transformer import ARCHITECTURES, Decoder, build_model
 from tests.parts import VOCABULARY, part, tiny
 from tests.training.runs import rows, tensors
-from tests.training.test_update import (
-    after_sgd,
-    cross_entropy,
-    loss_module,
-    make_batch,
-    make_run,
-    sgd,
-    updater,
-)
-from train import update
+from tests.training.test_update import after_sgd, cross_entropy, make_batch, sgd, updater, with_loss
 from training.compile import recompute_blocks
 from training.metrics import METRICS
 from training.optimizer import AdamW
@@ -60,7 +51,7 @@ def test_it_is_weighted_by_the_targets_of_each_micro_batch():
         total = total + cross_entropy(model, micro, "sum")
         for block in model.stack.blocks:
             total = total + micro.count * block.ffn.losses()["size"]
-    module = loss_module(model)
+    module = with_loss(model)
     assert module(*batch)["size"] > 0 and "size" not in module.eval()(*batch)
     _, expected = after_sgd(model, total / batch.count)
     updater(model, sgd(model), rows=4)(batch)
@@ -90,15 +81,14 @@ def test_a_term_with_a_count_of_its_own_does_not_change_with_the_micro_batch(row
     terms = [block.ffn.term for block in model.stack.blocks]
     size = sum(total / count for total, count in terms)
     _, expected = after_sgd(model, loss + size)
-    module = loss_module(model)
-    losses = update(make_run(module, sgd(model), rows), module, batch, seconds=0.0).losses
+    losses = updater(model, sgd(model), rows)(batch).losses
     assert losses["size"] == pytest.approx(size.item(), rel=1e-6)
     torch.testing.assert_close(list(model.parameters()), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_a_term_that_is_counted_later(monkeypatch):
     """Its count is known before the first backward pass of a step, or it is refused."""
-    module = loss_module(make_model())
+    module = with_loss(make_model())
     module.terms.has_counts = False  # as after a step without counts
     monkeypatch.setattr(Own, "losses", lambda own: {"size": (own.mean, 2)})
     with pytest.raises(ValueError, match="size was not .sum, count. in the first step"):
@@ -111,7 +101,7 @@ def test_weights_are_factors_of_the_cross_entropy_of_each_target():
     weights = torch.linspace(0, 2, batch.targets.numel()).view_as(batch.targets)
     logits = model(**batch.inputs)
     each = torch.nn.functional.cross_entropy(logits.mT, batch.targets, reduction="none")
-    module = loss_module(model)
+    module = with_loss(model)
     for mode, expected in ((True, weights * each), (False, each)):  # not in evaluations
         found = module.train(mode)(*batch, weights)["loss"]
         torch.testing.assert_close(found, expected.sum())
@@ -165,7 +155,7 @@ def test_a_second_forward_pass_leaves_no_trace(monkeypatch):
             block.ffn.register_buffer("gain", torch.ones((), dtype=torch.float64))
         if is_recomputed:
             recompute_blocks(model)
-        module = loss_module(model)
+        module = with_loss(model)
         sum(module(*make_batch()).values()).backward()
         ffn = model.stack.blocks[1].ffn
         assert (ffn.gain, ffn.passes) == (1.5, 1)

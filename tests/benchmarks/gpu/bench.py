@@ -49,9 +49,7 @@ class Bench:
 
     def settings(self, *overrides):
         """A command line of train.py; of two values, the later one counts."""
-        words = f"{COMMON} {FULL} {' '.join(overrides)} {self.pick('', TINY)}".split()
-        chosen = dict(word.split("=", 1) for word in words)
-        return [f"{key}={value}" for key, value in chosen.items()]
+        return f"{COMMON} {FULL} {' '.join(overrides)} {self.pick('', TINY)}".split()
 
     def config(self, *overrides):
         return compose(self.settings(*overrides))

@@ -22,22 +22,25 @@ def collect(steps):
 
 
 @torch.no_grad()
-def uncached(net, prompt, count, source=None, sampling=GREEDY, row_id=0):
+def uncached(net, prompts, max_new_tokens, sources=None, sampling=GREEDY):
     """The same by forward passes without a cache; past the context, the newer half continues."""
-    row = list(prompt)
-    seen_BV = torch.zeros(1, VOCABULARY, dtype=torch.bool)
-    seen_BV[0, row] = True
-    new = []
-    for step in range(count):
-        if len(row) > net.context_length:
-            row = row[-(net.context_length // 2 or 1) :]
-        text = torch.tensor([row])
-        logits = net(torch.tensor([source]), text) if source else net(text)
-        draws = logits.new_tensor([uniform(sampling.seed, row_id, step)])
-        new.append(sample_next(logits[:, -1], seen_BV, draws, sampling).item())
-        row.append(new[-1])
-        seen_BV[0, new[-1]] = True
-    return new
+    rows = []
+    for row_id, prompt in enumerate(prompts):
+        row = list(prompt)
+        seen_BV = torch.zeros(1, VOCABULARY, dtype=torch.bool)
+        seen_BV[0, row] = True
+        new = []
+        for step in range(max_new_tokens):
+            if len(row) > net.context_length:
+                row = row[-(net.context_length // 2 or 1) :]
+            text = torch.tensor([row])
+            logits = net(torch.tensor([sources[row_id]]), text) if sources else net(text)
+            draws = logits.new_tensor([uniform(sampling.seed, row_id, step)])
+            new.append(sample_next(logits[:, -1], seen_BV, draws, sampling).item())
+            row.append(new[-1])
+            seen_BV[0, new[-1]] = True
+        rows.append(new)
+    return rows
 
 
 def texts(*lengths):
@@ -54,10 +57,10 @@ def test_around_the_context_length():
     net = lively()
     prompts = texts(16, 15, 14, 3)
     for count in (1, 2, 3, 4):
-        expected = [uncached(net, prompt, count) for prompt in prompts]
+        expected = uncached(net, prompts, count)
         assert collect(generate(net, prompts, max_new_tokens=count)) == expected
     net = lively(context_length=1)
-    assert collect(generate(net, [[3]], max_new_tokens=4)) == [uncached(net, [3], 4)]
+    assert collect(generate(net, [[3]], max_new_tokens=4)) == uncached(net, [[3]], 4)
 
 
 def test_a_sliding_row_costs_the_others_nothing():
