@@ -33,33 +33,35 @@ class Run(Ours):
 
     def __init__(self, overrides):
         config = compose(overrides)
-        self.data = load_data(config)
-        super().__init__(config, self.data.tokenizer.vocab_size, self.data)
-        self.length = RunLength(config.train, self.data.train.tokens_per_example, self.data.train.n)
+        data = load_data(config)
+        super().__init__(config, data.tokenizer.vocab_size, data)
+        self.length = RunLength(config.train, data.train.tokens_per_example, data.train.n)
         self.schedule = build_schedule(config.schedule, self.length.steps)
 
     def train(self, n_steps):
         """(loss, seconds) of each step"""
+        run = self.run
         for _ in range(n_steps):
-            batch = self.data.train.batch(self.state.step)
-            seed_step(self.config.seed, self.state.step, 0)
+            batch = run.data.train.batch(run.state.step)
+            seed_step(run.config.seed, run.state.step, 0)
             start = time.perf_counter()
-            set_lr(self.optimizers, self.schedule(self.length.progress(self.state)))
+            set_lr(run.optimizers, self.schedule(self.length.progress(run.state)))
             loss = self(batch)
-            self.state.step += 1
+            run.state.step += 1
             yield loss, time.perf_counter() - start
 
 
 def measure(settings, overrides, steps, seed):
     """(bits per byte, time of a step beside the default's, bytes of memory)"""
     common = [f"train.steps={steps}", f"seed={seed}"]
-    run = Run([*settings, *common])
+    chosen = Run([*settings, *common])
     default = Run([*overrides, *common])
     timed = min(steps, TIMED_STEPS)
-    pairs = zip(run.train(timed), default.train(timed), strict=True)
+    pairs = zip(chosen.train(timed), default.train(timed), strict=True)
     ratio = median(own / other for (_, own), (_, other) in pairs)
-    list(run.train(steps - timed))
-    metrics = evaluate(run.run)
+    list(chosen.train(steps - timed))
+    run = chosen.run
+    metrics = evaluate(run)
     counted = cost.count(run.config, run.world.precision, run.data.tokenizer.vocab_size)
     return metrics["val_bpb"], ratio, sum(counted.states.values()) + counted.activations
 

@@ -50,22 +50,20 @@ class Ours:
     """The steps of train.py, without its folder and its data."""
 
     def __init__(self, config, vocab_size, data=None):
-        self.config = config
-        self.world = distributed.start(config)
-        model = build_model(config.model, vocab_size, config.seed).to(self.world.device)
+        world = distributed.start(config)
+        model = build_model(config.model, vocab_size, config.seed).to(world.device)
         module = LossModule(model, config.loss)
-        if self.world.compiles:
-            compile_module(module, config, self.world)
+        if world.compiles:
+            compile_module(module, config, world)
         if config.train.recompute == "block":
             recompute_blocks(model)
-        self.optimizers = build_optimizers(config.optimizer, model)
-        self.train_module = module
-        self.state = TrainState(micro_batch_size=config.train.batch_size)
-        self.run = Run(config, data, self.world, module, self.optimizers, None, self.state)
+        optimizers = build_optimizers(config.optimizer, model)
+        state = TrainState(micro_batch_size=config.train.batch_size)
+        self.run = Run(config, data, world, module, optimizers, None, state)
 
     def __call__(self, batch):
         """The loss of a batch, before its step."""
-        return update(self.run, self.train_module, batch, seconds=0.0).losses["loss"]
+        return update(self.run, self.run.loss_module, batch, seconds=0.0).losses["loss"]
 
 
 def random_batch(config, vocab_size, rows, seed=0):
