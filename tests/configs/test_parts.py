@@ -72,17 +72,17 @@ def test_a_run_remembers_its_parts(own, start, capsys):
     assert capsys.readouterr().err == CHANGED.replace("part was", "full was")
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (None, "parts is my own.py, and there is no such Python file"),
-        ("\n1 / 0", "my own.py, line 2: ZeroDivisionError: division by zero"),
-        ("\n\n1 +", "my own.py, line 3: SyntaxError: invalid syntax"),
-        (OWN.replace('"own"', '"muon"'), "line 20: ValueError: 'muon' is the name of another kind"),
-        (OWN.replace("start_state", "begin"), "the state of Momentum is not known: give it a meth"),
-        (OWN.replace("model.parameters()", "[model.head.map.weight]"), "no optimizer has embeddin"),
-    ],
-)
+WRONG = {
+    None: "parts is my own.py, and there is no such Python file",
+    "\n1 / 0": "my own.py, line 2: ZeroDivisionError: division by zero",
+    "\n\n1 +": "my own.py, line 3: SyntaxError: invalid syntax",
+    OWN.replace('"own"', '"muon"'): "line 20: ValueError: 'muon' is the name of another kind",
+    OWN.replace("start_state", "begin"): "the state of Momentum is not known: give it a meth",
+    OWN.replace("model.parameters()", "[model.head.map.weight]"): "no optimizer has embeddin",
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), WRONG.items())
 def test_files_that_are_refused(own, start, text, sentence):
     own.unlink() if text is None else own.write_text(text)
     [error] = start(*USE, code=2).err.splitlines()

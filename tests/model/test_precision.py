@@ -52,16 +52,16 @@ def test_cpu_precision_follows_its_features(vendor, features, feature, monkeypat
     assert choose_precision(CPU, "fp16").dtype == torch.float16
 
 
-@pytest.mark.parametrize(
-    ("name", "teraflops"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("Tesla T4", 65),
-        ("NVIDIA T400", None),
-        ("NVIDIA GB200", 2500),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
-    ],
-)
+TERAFLOPS = {
+    "NVIDIA H100 80GB HBM3": 989,
+    "Tesla T4": 65,
+    "NVIDIA T400": None,
+    "NVIDIA GB200": 2500,
+    "NVIDIA GeForce RTX 4090 Laptop GPU": None,
+}
+
+
+@pytest.mark.parametrize(("name", "teraflops"), TERAFLOPS.items())
 def test_peaks_are_known_by_whole_words(name, teraflops):
     assert peak_of(name) == (teraflops and teraflops * 1e12)
 

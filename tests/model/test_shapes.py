@@ -88,7 +88,7 @@ def violations(records, sizes):
     return messages
 
 
-def trace(net, action, *, T, S, B=2, N=()):
+def trace(net, action, *, T=(7, 9), S=(7, 9), B=2, N=()):
     with trace_tensors(net) as records:
         action()
     assert records
@@ -109,7 +109,7 @@ def forward(net):
 @every_attention
 def test_every_attention_and_position(attention, position, kind):
     net = alive(config_of(kind, attention, position))
-    seen = trace(net, forward(net), T=[7, 9], S=[7, 9])
+    seen = trace(net, forward(net))
     shown = "q_BTW q_BHTD scores_BHTS weights_BHTS mixed_BHTE merged_BTW y_BTC h_BTF logits_BTV"
     assert seen >= {*shown.split()}
 
@@ -132,7 +132,7 @@ def test_fewer_queries_than_keys(attention, position):
 def test_every_preset(preset, command):
     """The command, too, in 80 columns."""
     net = build_model(compose([f"model={preset}", "size=tiny"]).model, 23)
-    trace(net, forward(net), T=[7, 9], S=[7, 9])
+    trace(net, forward(net))
     walk = command(main, "--code", f"model={preset}").out
     masks = command(main, "--mask", "--length", "16", f"model={preset}").out
     assert max(map(len, (walk + masks).splitlines())) <= 80

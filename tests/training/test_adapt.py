@@ -130,9 +130,8 @@ def test_runs_share_the_file_of_what_is_frozen(tune, monkeypatch):
 def test_frozen_weights_that_are_damaged(tune, start):
     """They are never used, not even by another run that would share them."""
     tune("one", "adapt=lora", "train.steps=1")
-    with frozen("one").open("r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        file.write(b"?")
+    path = frozen("one")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
     sentence = "runs/one/frozen.safetensors is damaged: its checksum does not match"
     assert sentence in start("name=one", "resume=true", "train.steps=2", code=4).err
     with pytest.raises(CheckpointError, match=sentence):

@@ -55,14 +55,22 @@ MARKED = """{% for m in messages %}
 TEXTS = ["system", "Be brief é.", "user", "the cat?", "assistant", "the hat"]
 TEXTS += ["user", " <|im_end|> 'x'", "assistant", "that cat's \U0001f642\n hat"]
 MESSAGES = to_messages(TEXTS)
-ROWS = [
-    {"messages": to_messages(["user", f"the cat {i}", "assistant", f"{i} hats"])} for i in range(40)
-]
 CHAT = ["data=chat", "data.path=c.jsonl"]
+
+
+def row_of(*texts):
+    return {"messages": to_messages(texts)}
+
+
+ROWS = [row_of("user", f"the cat {i}", "assistant", f"{i} hats") for i in range(40)]
 
 
 def write(rows):
     write_rows("c.jsonl", rows)
+
+
+def load(tokenizer, *overrides):
+    return load_data(compose([*CHAT, "objective=chat", *overrides]), tokenizer)
 
 
 @pytest.fixture
@@ -173,7 +181,7 @@ def test_ids_and_masks_are_those_of_transformers(folder, template):
 
 def test_characters_know_the_plain_template(room):
     write(ROWS)
-    data = load_data(compose([*CHAT, "objective=chat", "tokenizer=char", "size=tiny"]))
+    data = load(None, "tokenizer=char", "size=tiny")
     assert len(data.tokenizer.encode("user:\nassistant:\n")) == 17
 
 
@@ -183,10 +191,6 @@ def test_rows_of_other_forms():
     row = {"instruction": "a", "input": "c", "output": "b"}
     assert read_turns("", row) == ["user", "a\n\nc", "assistant", "b"]
     assert read_turns("", [message | {"name": None} for message in to_messages(pair)]) == pair
-
-
-def row_of(*texts):
-    return {"messages": to_messages(texts)}
 
 
 BAD = [
@@ -251,9 +255,9 @@ def test_a_template_that_fails(folder, room, template, reason):
     write([*ROWS, row_of("user", "a", "assistant", "b", "user", "c", "assistant", "d")])
     _, tokenizer = folder(template)
     with pytest.raises(ValueError, match=re.escape(reason)):
-        load_data(compose([*CHAT, "objective=chat"]), tokenizer)
+        load(tokenizer)
     if reason.startswith("c.jsonl:41"):
-        data = load_data(compose([*CHAT, "objective=chat", "data.on_error=skip"]), tokenizer)
+        data = load(tokenizer, "data.on_error=skip")
         assert data.train.n + data.validation.n == len(ROWS)
 
 
@@ -265,12 +269,12 @@ def test_the_date_of_a_run_is_that_of_its_start(folder, room, monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda form, t=None: strftime(form, t or day))
     write(ROWS)
     _, tokenizer = folder("{{ strftime_now('%d %b') }}" + CHATML)
-    started = load_data(compose([*CHAT, "objective=chat"]), tokenizer)
+    started = load(tokenizer)
     assert started.tokenizer.decode(started.train.part.tokens[:6]).startswith("24 Nov")
 
     day = time.strptime("2026-11-25", "%Y-%m-%d")
     os.utime("c.jsonl", (1, 1))
-    resumed = load_data(compose([*CHAT, "objective=chat"]), started.tokenizer)
+    resumed = load(started.tokenizer)
     assert resumed.content_hash == started.content_hash
     assert ChatTemplate(resumed.tokenizer).render(QUESTION)[0].startswith("25 Nov")
 
@@ -287,8 +291,7 @@ def test_a_conversation_that_is_cut_keeps_an_answer_or_is_dropped(room):
     long = row_of("user", "a", "assistant", "b" * 90), row_of("user", "a" * 90, "assistant", "b")
     write([*ROWS, *long])
     sizes = ["size=tiny", "model.context_length=64", "data.val_fraction=0.2"]
-    objective = ["objective=chat", "objective.too_long=truncate"]
-    data = load_data(compose([*CHAT, "tokenizer=byte", *sizes, *objective]))
+    data = load(None, "tokenizer=byte", *sizes, "objective.too_long=truncate")
     loaders = data.train, data.validation
     assert sum(loader.n for loader in loaders) == len(ROWS) + 1
     batches = [batch for loader in loaders for batch in loader.evaluation()]

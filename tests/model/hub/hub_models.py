@@ -2,7 +2,6 @@
 
 import json
 from copy import deepcopy
-from functools import partial
 
 import torch
 import transformers as hf
@@ -10,11 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
-from tests.data.test_huggingface import train_hf_bpe
+from tests.data.test_huggingface import byte_pairs
 from tests.parts import randomize
-
-# a byte-level BPE tokenizer with two special tokens, <eos> and <pad>
-byte_pairs = partial(train_hf_bpe, vocab_size=290)
 
 
 def unigrams(words, unk=0, scheme="always"):

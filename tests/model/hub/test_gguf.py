@@ -10,7 +10,7 @@ from configs.errors import HubError
 from model.hub.__main__ import import_run, main
 from model.hub.convert import load_hf
 from model.hub.gguf import SPLITS, export_gguf, warn_of_ids
-from tests.data.test_huggingface import SAMPLE, train_hf_bpe
+from tests.data.test_huggingface import SAMPLE, byte_pairs
 from tests.model.hub.hub_models import PLAIN, build_hf, edit_config, save
 from tests.model.hub.test_hub_export import NARROW, build
 from tests.model.hub.test_hub_tokenizer import CHAT, PROBES, TEXTS
@@ -116,7 +116,7 @@ def test_what_llama_cpp_does_not_have_is_refused(overrides, tmp_path):
 def test_an_imported_model(name, tmp_path):
     """Its special tokens, its template and its chat template are in the file."""
     first, end, _ = names = ["<|begin|>", "<|im_end|>", "<|stop|>"]
-    backend = train_hf_bpe(SPLITS[name][-1], names, vocab_size=290)
+    backend = byte_pairs(SPLITS[name][-1], names)
     if name == "smollm":
         digits = pre_tokenizers.Digits(individual_digits=True)
         backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
@@ -145,7 +145,7 @@ def test_an_imported_model(name, tmp_path):
 
 def test_a_warning_names_what_changes_ids(tmp_path, capsys):
     write(tmp_path / "x.gguf", "model=llama")
-    backend = train_hf_bpe(SPLITS["llama-bpe"][0], ["<|end|>"], vocab_size=290)
+    backend = byte_pairs(SPLITS["llama-bpe"][0], ["<|end|>"])
     warn_of_ids(backend, "llama-bpe")
     assert "warning" not in capsys.readouterr().err
     state = json.loads(backend.to_str())

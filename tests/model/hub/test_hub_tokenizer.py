@@ -26,11 +26,10 @@ from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run
 from model.hub.convert import export, load_hf
 from model.hub.tokenizer import NO_CLASS
-from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, train_hf_bpe
+from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, byte_pairs
 from tests.model.hub.hub_models import (
     PLAIN,
     build_hf,
-    byte_pairs,
     edit_config,
     save,
     there_and_back,
@@ -51,7 +50,7 @@ ENDS, BEGIN = ["<|eot_id|>", "<|end_of_text|>"], "<|begin_of_text|>"
 
 
 def bpe(*special, **options):
-    return train_hf_bpe(special=special, vocab_size=290, **options)
+    return byte_pairs(special=special, **options)
 
 
 def llama3():
