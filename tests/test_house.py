@@ -106,7 +106,7 @@ def test_every_kind_has_a_yaml_file(group):
         assert set(scalings) == set(SCALINGS)
 
 
-@pytest.mark.parametrize(("group", "name"), OPTIONS)
+@pytest.mark.parametrize("group, name", OPTIONS)
 def test_every_yaml_file_has_every_option_of_its_kind(group, name):
     options = part(group, name)
     options.pop("val_fraction", None)  # which some data sets, too

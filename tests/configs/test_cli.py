@@ -20,7 +20,7 @@ class OutOfMemoryError(RuntimeError):
 
 @pytest.mark.quick
 @pytest.mark.parametrize(
-    ("error", "code", "sentence"),
+    "error, code, sentence",
     [
         (ValueError("seed is x"), 2, "seed is x"),
         (DataError("no text"), 3, "no text"),

@@ -21,7 +21,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize(("typed", "code", "sentence"), thin(BAD, BAD[::2]))
+@pytest.mark.parametrize("typed, code, sentence", thin(BAD, BAD[::2]))
 def test_refused_in_one_sentence(start, typed, code, sentence):
     """And nothing is left behind."""
     if code == 3:

@@ -64,7 +64,7 @@ def test_lists_of_paths_and_a_path_with_a_comma(tmp_path):
 
 @pytest.mark.quick
 @pytest.mark.parametrize(
-    ("typed", "expected"),
+    "typed, expected",
     [
         ("train.steps=5", ["tokens", "epochs", "minutes"]),
         ("train.tokens=3 train.minutes=1", ["steps", "epochs"]),

@@ -82,7 +82,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "sentence"), WRONG.items())
+@pytest.mark.parametrize("text, sentence", WRONG.items())
 def test_files_that_are_refused(own, start, text, sentence):
     own.unlink() if text is None else own.write_text(text)
     [error] = start(*USE, code=2).err.splitlines()

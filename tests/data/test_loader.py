@@ -108,7 +108,7 @@ def pairs_of(n, batch_size, seed=0):
 SIZES = [(300, 16), (282, 7), (300, 300), (301, 300), (5, 8), (1, 3), (4097, 32), (19_011, 64)]
 
 
-@pytest.mark.parametrize(("n", "batch_size"), SIZES)
+@pytest.mark.parametrize("n, batch_size", SIZES)
 def test_a_run_of_any_length_sees_all_pairs_equally_often(n, batch_size):
     """Each once in an epoch; whenever a run ends, none has been seen twice more than another."""
     train = pairs_of(n, batch_size)

@@ -82,7 +82,7 @@ def masked(width, n=ROWS, **options):
     return given, asked, batch.inputs["tokens"].numpy()
 
 
-@pytest.mark.parametrize(("width", "mask_prob"), [(100, 0.15), (7, 0.15), (1, 0.15), (64, 0.5)])
+@pytest.mark.parametrize("width, mask_prob", [(100, 0.15), (7, 0.15), (1, 0.15), (64, 0.5)])
 def test_masked_predicts_an_exact_fraction(width, mask_prob):
     given, asked, tokens = masked(width, mask_prob=mask_prob)
     assert (asked.sum(1) == max(1, round(mask_prob * width))).all()
@@ -105,7 +105,7 @@ def test_masked_replaces_by_mask_by_random_token_or_not_at_all():
 SPANS = [(128, 0.15, 3.0), (512, 0.15, 3.0), (32, 0.5, 4.0), (8, 0.15, 3.0)]
 
 
-@pytest.mark.parametrize(("context_length", "noise_density", "mean"), SPANS)
+@pytest.mark.parametrize("context_length, noise_density, mean", SPANS)
 def test_span_loses_no_token(context_length, noise_density, mean):
     """Replacing each sentinel by its span restores the text."""
     options = {"noise_density": noise_density, "mean_span_length": mean}

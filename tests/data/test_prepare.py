@@ -67,7 +67,7 @@ def test_a_long_run_of_spaces_can_be_encoded():
 
 
 @pytest.mark.parametrize(
-    ("rows", "val_fraction", "split"),
+    "rows, val_fraction, split",
     [(["same"] * 9, 0.05, "train"), (ROWS[:600], 1e-6, "validation")],
 )
 def test_an_empty_split(rows, val_fraction, split):
@@ -232,7 +232,7 @@ def test_the_cache_is_not_text():
     assert made.train.n_bytes + made.validation.n_bytes == len(TEXT.encode())
 
 
-@pytest.mark.parametrize(("split_on", "space"), [("line", "\n"), ("file", "_")])
+@pytest.mark.parametrize("split_on, space", [("line", "\n"), ("file", "_")])
 def test_a_large_file_needs_little_memory(monkeypatch, split_on, space):
     """Even if it is a single word."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)

@@ -129,7 +129,7 @@ def test_tables_of_all_formats(kind):
     assert read(table(f"rows.{kind}")) == TEXTS[: len(rows)]
 
 
-@pytest.mark.parametrize(("ending", "codec"), [("gz", "gzip"), ("zst", "zstd")])
+@pytest.mark.parametrize("ending, codec", [("gz", "gzip"), ("zst", "zstd")])
 def test_compressed_files_read_as_plain_ones(ending, codec):
     def compress(name):
         whole = pyarrow.compress(Path(name).read_bytes(), codec, asbytes=True)
@@ -192,7 +192,7 @@ def test_nested_fields(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    "name, content, sentence",
     [
         ("a.jsonl", '{"text": "a"}\n\n["b"]\n', "a.jsonl:3: expected an object"),
         ("a.jsonl", '{"text": "a"}\n{"body": 5}\n', "2 has None as 'text', not text; .* are: body"),

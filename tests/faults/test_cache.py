@@ -28,7 +28,7 @@ EVERYWHERE = product([kill, full], range(TRIALS))
 USUAL = [(kill, 10), (full, 20)]
 
 
-@pytest.mark.parametrize(("act", "trial"), thin(EVERYWHERE, USUAL))
+@pytest.mark.parametrize("act, trial", thin(EVERYWHERE, USUAL))
 def test_nothing_half_done_is_used(act, trial, tmp_path):
     at = 1 + trial * number_of_operations() // TRIALS
     code, output = run(tmp_path, CACHE, act=Shim(act, at, below="/cache/"))

@@ -46,7 +46,7 @@ EVERYWHERE = product(["new", "resumed"], range(KILLS))
 USUAL = [("new", 50), ("new", 100)]
 
 
-@pytest.mark.parametrize(("kind", "number"), thin(EVERYWHERE, USUAL))
+@pytest.mark.parametrize("kind, number", thin(EVERYWHERE, USUAL))
 def test_at_every_operation(kind, number, tmp_path):
     run = recorded(kind)
     assert len(run.log) <= KILLS

@@ -166,7 +166,7 @@ def start_torchrun(cwd, parallel):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("name", "receiver", "parallel"), SENT)
+@pytest.mark.parametrize("name, receiver, parallel", SENT)
 def test_a_signal_to_torchrun(name, receiver, parallel, tmp_path):
     process = start_torchrun(tmp_path, parallel)
     for line in process.stdout:

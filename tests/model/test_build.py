@@ -40,7 +40,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), ERRORS)
+@pytest.mark.parametrize("changes, message", ERRORS)
 def test_errors(changes, message):
     with pytest.raises(ValueError, match=message):
         build_model(tiny(**changes), 23)

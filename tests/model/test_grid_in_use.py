@@ -38,7 +38,7 @@ def every_part(*but):
                         for param in (kind, architecture)
                     ]
                     cases.append(pytest.param(group, *values, id="-".join([group, *values, *own])))
-    return pytest.mark.parametrize(("group", "kind", "architecture"), cases)
+    return pytest.mark.parametrize("group, kind, architecture", cases)
 
 
 def net_of(architecture, group, kind):

@@ -24,7 +24,7 @@ def std(weight):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "embedding", "tied", "hidden", "out", "head"),
+    "scheme, embedding, tied, hidden, out, head",
     [
         ("gpt2", 0.02, 0.02, 0.02, DEPTH, 0.02),
         ("bert", 0.02, 0.02, 0.02, 0.02, 0.02),

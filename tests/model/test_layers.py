@@ -102,7 +102,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "own", "message"), ERRORS)
+@pytest.mark.parametrize("pattern, own, message", ERRORS)
 def test_errors(pattern, own, message):
     with pytest.raises(ValueError, match=message):
         net_of(pattern, "encoder_decoder", layer_kinds=KINDS | {"own": own})

@@ -33,7 +33,7 @@ def test_only_an_existing_gpu_can_be_chosen(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("vendor", "features", "feature"),
+    "vendor, features, feature",
     [
         ("AuthenticAMD", "avx2 avx512_bf16", "avx512_bf16"),
         ("GenuineIntel", "avx512_bf16", None),
@@ -61,7 +61,7 @@ TERAFLOPS = {
 }
 
 
-@pytest.mark.parametrize(("name", "teraflops"), TERAFLOPS.items())
+@pytest.mark.parametrize("name, teraflops", TERAFLOPS.items())
 def test_peaks_are_known_by_whole_words(name, teraflops):
     assert peak_of(name) == (teraflops and teraflops * 1e12)
 

@@ -24,7 +24,7 @@ def sized(preset, size, **changes):
     return replace(composed(preset), **part("size", size) | changes)
 
 
-@pytest.mark.parametrize(("i", "preset"), [*enumerate(names("model"))])
+@pytest.mark.parametrize("i, preset", [*enumerate(names("model"))])
 def test_a_swap_changes_only_its_part(i, preset):
     """A part of each group at once; all presets together try them all."""
     net = composed(preset)
@@ -49,7 +49,7 @@ BERT = {"context_length": 512}
 
 
 @pytest.mark.parametrize(
-    ("preset", "size", "changes", "vocab_size", "parameters"),
+    "preset, size, changes, vocab_size, parameters",
     [
         ("gpt2", "124m", {}, 50257, 124_439_808),
         ("gpt2", "1558m", {}, 50257, 1_557_611_200),

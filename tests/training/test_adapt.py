@@ -34,7 +34,7 @@ def filled(net):
 
 
 @pytest.mark.parametrize("attention", ["mha", "mla"])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_adapters_start_from_the_base_and_merge_into_it(attention, dtype, bound):
     net = alive(tiny(attention=part("attention", attention))).to(dtype)
     inputs = tokens(2, 9)
@@ -173,7 +173,7 @@ EXPORT = ["export", "--run", "runs/tuned", "--to"]
 ADAPTED = [("gpt2, scores scaled by layer", 32), ("llama, one key for all, tied", 8)]
 
 
-@pytest.mark.parametrize(("name", "rank"), ADAPTED)
+@pytest.mark.parametrize("name, rank", ADAPTED)
 def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start, command):
     """Of GPT-2, matrices are transposed, and three adapters are one."""
     base = save(build_hf(name), Path("hf"))

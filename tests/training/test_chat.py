@@ -204,7 +204,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("row", "reason"), BAD)
+@pytest.mark.parametrize("row, reason", BAD)
 def test_bad_rows(room, row, reason):
     write([*ROWS[:2], row, *ROWS[2:]])
     with pytest.raises(DataError, match=re.escape(reason)):
@@ -250,7 +250,7 @@ FAILS = {
 }
 
 
-@pytest.mark.parametrize(("template", "reason"), FAILS.items())
+@pytest.mark.parametrize("template, reason", FAILS.items())
 def test_a_template_that_fails(folder, room, template, reason):
     write([*ROWS, row_of("user", "a", "assistant", "b", "user", "c", "assistant", "d")])
     _, tokenizer = folder(template)

@@ -100,7 +100,7 @@ def test_any_number_of_chunks_shares_two_graphs(compiled):
 CASES = [(case, ffn) for ffn in ("gelu", "moe") for case in ("plain", "recompute", "deep", "ddp")]
 
 
-@pytest.mark.parametrize(("case", "ffn"), thin(CASES, [("ddp", "gelu"), ("recompute", "moe")]))
+@pytest.mark.parametrize("case, ffn", thin(CASES, [("ddp", "gelu"), ("recompute", "moe")]))
 def test_each_way_of_training_has_the_gradients_of_eager_training(case, ffn, compiled, monkeypatch):
     """Blocks share a graph where there are many, or a checkpoint around each; the losses of the
     network are in none."""

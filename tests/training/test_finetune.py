@@ -22,7 +22,7 @@ def tune(run, start):
 
 
 @pytest.mark.parametrize(
-    ("override", "kind", "lr"),
+    "override, kind, lr",
     [
         ("eval.every=1", "adamw", 1e-4),
         ("optimizer.lr=3e-5", "adamw", 3e-5),

@@ -64,7 +64,7 @@ def fit(module, *overrides, device="cpu", size=1, found=0, parallel="none"):
 LIMITS = [(26, [24, 24]), (24, [24, 24, 12, 12]), (5, [24, 12, 6, 3, 3])]
 
 
-@pytest.mark.parametrize(("limit", "tried"), LIMITS)
+@pytest.mark.parametrize("limit, tried", LIMITS)
 def test_on_a_gpu_it_is_halved_until_it_fits_beside_gradients(capsys, limit, tried):
     """As in a step of several micro-batches. It leaves no trace."""
     module = Limited(limit)
@@ -94,7 +94,7 @@ def test_what_was_found_before_a_resume_is_not_sought_again():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "size", "rows"),
+    "overrides, size, rows",
     [("", 2, 12), ("model.context_length=1024", 1, 16), ("train.micro_batch_size=20", 2, 12)],
 )
 def test_on_a_cpu_nothing_is_tried(overrides, size, rows):

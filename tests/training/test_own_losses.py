@@ -164,7 +164,7 @@ def test_a_second_forward_pass_leaves_no_trace(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("losses", "code", "sentence"),
+    "losses, code, sentence",
     [
         ({"val_loss": torch.tensor(1.0)}, 2, "the name 'val_loss', which is taken; rename it"),
         ({"size": torch.tensor(torch.inf)}, 5, "step 1: the size is not finite"),

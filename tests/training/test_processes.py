@@ -37,7 +37,7 @@ def weights(folder, step):
     return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
 
 
-@pytest.mark.parametrize(("parallel", "overrides", "tolerance"), thin(CASES, CASES[:2]))
+@pytest.mark.parametrize("parallel, overrides, tolerance", thin(CASES, CASES[:2]))
 def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
     usual = with_usual([*overrides.split(), *RUN])
     if "init_from" in overrides:

@@ -25,7 +25,7 @@ def test_warmup_is_linear_up_to_the_peak(name, warmup):
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "values"),
+    "name, changes, values",
     [
         ("constant", {}, {0.2: 1, 1.0: 1}),
         ("linear", {"min_lr_ratio": 0.1}, {0.2: 1, 0.6: 0.55, 1.0: 0.1}),
@@ -40,7 +40,7 @@ def test_values(name, changes, values):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "step", "seconds", "progress"),
+    "overrides, step, seconds, progress",
     [
         ("train.steps=10", 4, 0, 0.45),
         ("train.steps=10", 10, 0, None),

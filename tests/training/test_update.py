@@ -116,7 +116,7 @@ def cross_entropy(model, batch, reduction="mean"):
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-@pytest.mark.parametrize(("rows", "share"), [(6, 1.0), (4, 1.0), (1, 1.0), (4, 0.5)])
+@pytest.mark.parametrize("rows, share", [(6, 1.0), (4, 1.0), (1, 1.0), (4, 0.5)])
 def test_micro_batches_add_up_to_the_gradient_of_the_mean(kind, rows, share):
     """Or to a share of it, if it is clipped, which does not change the norm that is told."""
     model = make_model(kind, head={"tie_weights": True}).double()

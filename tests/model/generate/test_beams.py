@@ -39,7 +39,7 @@ def test_the_log_probabilities_are_the_models_own():
 ENDS = [("learned", [END]), ("relative", [END]), ("rope", [2, END])]
 
 
-@pytest.mark.parametrize(("position", "ends"), ENDS)
+@pytest.mark.parametrize("position, ends", ENDS)
 def test_wide_beams_find_the_best(position, ends):
     parts = {"norm": part("norm", "rmsnorm_no_weight"), "position": part("position", position)}
     net = alive(tiny("encoder_decoder", **parts), vocabulary=SMALL)
@@ -55,7 +55,7 @@ def test_wide_beams_find_the_best(position, ends):
 
 
 @pytest.mark.parametrize(
-    ("length_penalty", "first", "later", "expected"),
+    "length_penalty, first, later, expected",
     [(3.0, 0.1, 0.99, [0] * 10), (-1.0, 0.7, 0.01, [0, END])],
 )
 def test_the_search_continues_while_a_longer_one_could_win(length_penalty, first, later, expected):

@@ -96,7 +96,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "options", "sentence"), ERRORS)
+@pytest.mark.parametrize("kind, options, sentence", ERRORS)
 def test_errors(kind, options, sentence):
     usual = {"prompts": [[1]], "max_new_tokens": 1}
     with pytest.raises(ValueError, match=sentence):

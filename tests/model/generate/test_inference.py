@@ -10,7 +10,7 @@ from model.linear import Part, project
 from tests.parts import ARCHITECTURES, alive, part, tiny
 
 
-@pytest.mark.parametrize(("attention", "n_merged"), [("gqa", 2), ("mla", 1)])
+@pytest.mark.parametrize("attention, n_merged", [("gqa", 2), ("mla", 1)])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_the_maps_of_a_prepared_model_are_merged_and_packed(kind, attention, n_merged):
     """That it gives the same logits is in test_grid_in_use.py."""

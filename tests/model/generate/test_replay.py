@@ -126,7 +126,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("other", "expected"), OTHERS)
+@pytest.mark.parametrize("other, expected", OTHERS)
 def test_only_whole_weights_of_the_current_gpu_are_replayed(other, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     usual = {"is_cuda": True, "requires_grad": False, "ndim": 2, "get_device": lambda: 0}

@@ -75,7 +75,7 @@ def test_llama_cpp_gives_the_same_logits_ids_and_text(overrides, tmp_path):
     assert theirs == ours
 
 
-@pytest.mark.parametrize(("dtype", "step"), [("f32", 0), ("f16", 1e-3), ("q8_0", 1e-2)])
+@pytest.mark.parametrize("dtype, step", [("f32", 0), ("f16", 1e-3), ("q8_0", 1e-2)])
 def test_the_weights_of_a_file(dtype, step, tmp_path):
     file = tmp_path / "x.gguf"
     model, _ = write(file, "model=llama attention=mha_nobias tokenizer=byte", dtype)

@@ -120,7 +120,7 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize(("name", "keys"), PUBLISHED.items())
+@pytest.mark.parametrize("name, keys", PUBLISHED.items())
 def test_keys_of_published_files(name, keys, saved, copy):
     """With rope as it was written until transformers 5."""
     folder = copy(name)
@@ -198,7 +198,7 @@ BAD_FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "changes", "sentence"), BAD_FOLDERS)
+@pytest.mark.parametrize("name, changes, sentence", BAD_FOLDERS)
 def test_invalid_folders_are_refused(name, changes, sentence, copy, tmp_path, command):
     folder = copy(name)
     for changed, change in changes.items():
@@ -222,7 +222,7 @@ BAD_COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("typed", "code", "sentence"), BAD_COMMANDS)
+@pytest.mark.parametrize("typed, code, sentence", BAD_COMMANDS)
 def test_invalid_commands_are_refused(typed, code, sentence, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     assert re.search(sentence, command(main, *typed.split(), code=code).err)
@@ -289,7 +289,7 @@ CLASSIFIERS = {
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("name", "architecture"), CLASSIFIERS.items())
+@pytest.mark.parametrize("name, architecture", CLASSIFIERS.items())
 def test_the_body_of_a_classifier_is_imported(name, architecture, saved, tmp_path, capsys):
     """Without its head, which is said; and exported, it has none."""
     classifier = randomize(getattr(hf, architecture)(saved(name)[0].config))
@@ -320,7 +320,7 @@ def without_sines(tensors):
 OLDER = [("bart", headless_bart), ("pegasus", without_sines)]
 
 
-@pytest.mark.parametrize(("name", "older"), OLDER)
+@pytest.mark.parametrize("name, older", OLDER)
 def test_older_names_of_tensors(name, older, saved, copy):
     folder = copy(name)
     change_tensors(folder, older)
@@ -356,7 +356,7 @@ SPELLED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "names", "specials"), SPELLED)
+@pytest.mark.parametrize("name, names, specials", SPELLED)
 def test_special_tokens_by_their_usual_spelling(name, names, specials, copy):
     """As BERT was published: no file names them."""
     folder, tokenizer = copy(name), byte_pairs()
