@@ -1,8 +1,6 @@
-"""Llama, and what Mistral, Qwen, NanoChat and Gemma change in it."""
+"""Llama, and what Mistral, Qwen and Gemma change in it."""
 
 from typing import Any
-
-from torch import Tensor
 
 from model.hub.families.positions import (
     FULL,
@@ -31,16 +29,13 @@ model.layers.*.self_attn.o_proj               stack.blocks.*.attention.out
 model.layers.*.post_attention_layernorm       stack.blocks.*.ffn_norm
 model.layers.*.mlp.down_proj                  stack.blocks.*.ffn.out
 """
-QUERY_KEY = """
+# some classes have these in packed matrices
+UNPACKED = """
 model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
 model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
-"""
-VALUE_NAMES = """
 model.layers.*.self_attn.v_proj               stack.blocks.*.attention.value
 model.layers.*.self_attn.q_norm               stack.blocks.*.attention.query_norm
 model.layers.*.self_attn.k_norm               stack.blocks.*.attention.key_norm
-"""
-GATE_NAMES = """
 model.layers.*.mlp.gate_proj                  stack.blocks.*.ffn.gate
 model.layers.*.mlp.up_proj                    stack.blocks.*.ffn.up
 """
@@ -58,7 +53,7 @@ DECODER = Family(
         "attention_bias": "attention.bias attention.o_bias",
     },
     values={"hidden_act": GATED},
-    names=NAMES + QUERY_KEY + VALUE_NAMES + GATE_NAMES,
+    names=NAMES + UNPACKED,
     read_position=read_rope,
     write_position=write_rope,
 )
@@ -82,30 +77,6 @@ QWEN3 = DECODER.derive(
 )
 QWEN2 = QWEN3.derive(
     "qwen2", without="attention_bias", spec={"attention.qk_norm": "none", "attention.bias": True}
-)
-
-
-def swapped_halves(spec: Spec, config: Any) -> Table:
-    """NanoChat rotates by -angle: with the two channels of each pair swapped, that is our +angle."""
-    width = spec["attention.head_dim"]
-
-    def swap(rows: Tensor) -> Tensor:
-        heads = rows.unflatten(0, (-1, width))
-        return heads.roll(width // 2, 1).flatten(0, 1)
-
-    return columns(QUERY_KEY, swap, swap)
-
-
-NANOCHAT = DECODER.derive(
-    "nanochat",
-    without="head_dim",
-    spec={"attention.qk_norm": "head", "norm.weight": False, "embedding_norm": True},
-    keys={"final_logit_softcapping": "head.logit_softcap"},
-    values={"hidden_act": ACTIVATIONS},
-    names=DECODER.names.replace("up_proj", "fc1").replace("down_proj", "fc2"),
-    # a norm after rope cancels any factor
-    read=lambda config, spec: {name: 1.0 for name in spec if name.endswith("attention_factor")},
-    rules=swapped_halves,
 )
 # the norms of Gemma multiply by 1 + weight
 GEMMA_NORMS = """

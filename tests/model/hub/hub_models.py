@@ -89,7 +89,6 @@ MODELS = {
     "smollm3": GROUPED
     | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": False},
     "olmo2": GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True},
-    "nanochat": GROUPED,
     "llama, sharper": GROUPED | SHARPER,
     "gemma2": GROUPED
     | {"num_hidden_layers": 3, "head_dim": 12, "sliding_window": 5, "query_pre_attn_scalar": 7}

@@ -22,7 +22,6 @@ from tests.model.hub.hub_models import (
     MODELS,
     PAD,
     ROWS,
-    YARN,
     build_hf,
     byte_pairs,
     edit_config,
@@ -109,7 +108,6 @@ def test_import_and_export_keep_logits(name, saved, tmp_path):
 OWN_ACTIVATION = dict(dense_act_fn=..., is_gated_act=...)
 PUBLISHED = {
     "mistral": dict(sliding_window=None, layer_types=["full_attention"] * 2, unsloth_fixed=True),
-    "nanochat": YARN,  # whose norm cancels the factor
     "gemma": dict(hidden_act=..., hidden_activation="gelu_pytorch_tanh"),
     "phi3": dict(embd_pdrop=0.0, partial_rotary_factor=..., original_max_position_embeddings=32),
     # a pattern instead of layer_types

@@ -35,10 +35,6 @@ NARROW = "model.layer_kinds.window.attention.sliding_window=5"
 EXPERTS = "ffn=moe model.ffn.expert.kind=geglu"
 EXPORTS = {
     "model=modern tokenizer=bpe": "Persimmon",
-    (
-        "model=modern norm=rmsnorm_no_weight position=rope_yarn model.position.scaling.attention_factor=1 "
-        "model.head.logit_softcap=null"
-    ): "NanoChat",
     "model=gpt2 tokenizer=bpe": "GPT2",
     "model=gpt2 attention=mha_nobias ffn=relu2 model.norm.bias=false model.norm.eps=1": "GPT2",
     "model=llama attention=mqa norm=rmsnorm_no_weight ffn=geglu model.attention.bias=true tokenizer=char": "Llama",
@@ -97,9 +93,6 @@ def test_a_class_that_replaces_the_tokenizer_is_refused(tmp_path):
 
 MISMATCHES = {
     "model=gpt2 position=relative": 'gpt2 .*"relative"; only "learned".*llama',
-    "model=modern norm=rmsnorm_no_weight position=rope_yarn": (
-        "nanochat.*model.position.scaling.attention_factor is null; only 1.0 is supported"
-    ),
     "model=modern model.head.tie_weights=true": (
         "persimmon .model.embedding_norm is true; only false is supported"
     ),
