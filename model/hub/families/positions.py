@@ -1,9 +1,7 @@
 """Positions: the rope_parameters and layer_types of transformers."""
 
-import math
 from typing import Any
 
-from configs.errors import HubError
 from configs.flat import flatten
 from configs.registry import Positive, build, check_value
 from model.hub.family import Keys
@@ -15,24 +13,6 @@ ORIGINAL = "original_max_position_embeddings"
 # layers that see all positions, and those that see the positions of a window
 FULL, WINDOW = "full_attention", "sliding_attention"
 SIZE = "attention.sliding_window"
-
-
-def yarn_mscale(factor: float, mscale: float) -> float:
-    return 0.1 * mscale * math.log(factor) + 1.0
-
-
-def read_yarn(rope: Keys) -> Keys:
-    """The options of our yarn."""
-    options = {"beta_fast": 32.0, "beta_slow": 1.0, **rope}
-    options.pop("finetuned", None)  # whether the model was trained with it
-    mscale = options.pop("mscale", None)
-    mscale_all_dim = options.pop("mscale_all_dim", None)
-    if options.pop("truncate", True) is not True:
-        raise HubError("truncate is false; only true is supported")
-    if mscale and mscale_all_dim and options.get("attention_factor") is None:
-        whole = yarn_mscale(rope["factor"], mscale_all_dim)
-        options["attention_factor"] = yarn_mscale(rope["factor"], mscale) / whole
-    return options
 
 
 def read_rope(config: Any, spec: Spec, kind: str = FULL) -> Spec:
@@ -49,7 +29,7 @@ def read_rope(config: Any, spec: Spec, kind: str = FULL) -> Spec:
     if scaling["kind"] in ("yarn", "llama3"):
         rope["original_max_position"] = original
     if scaling["kind"] == "yarn":
-        rope = read_yarn(rope)
+        rope = {"beta_fast": 32.0, "beta_slow": 1.0, **rope}
     checked = build("rope_type", SCALINGS, scaling | rope, shared={})  # refuses unknown keys
     if rope:
         scaling |= vars(checked)

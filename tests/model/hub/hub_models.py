@@ -60,7 +60,6 @@ def rope(kind, original, base=10000.0, **options):
 
 LLAMA3 = rope("llama3", 128, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
 YARN = rope("yarn", 1024, base=100.0, factor=4.0)
-SHARPER = rope("yarn", 16, factor=4.0, mscale=1.0, mscale_all_dim=0.8)
 OTHER = rope("default", None, base=500.0) | {"hidden_act": "gelu_new"}
 RMSNORM, LAYERNORM = (OTHER | {f"{kind}_norm_eps": 1e-4} for kind in ("rms", "layer"))
 THETAS = {
@@ -89,7 +88,6 @@ MODELS = {
     "smollm3": GROUPED
     | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": False},
     "olmo2": GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True},
-    "llama, sharper": GROUPED | SHARPER,
     "gemma2": GROUPED
     | {"num_hidden_layers": 3, "head_dim": 12, "sliding_window": 5, "query_pre_attn_scalar": 7}
     | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
