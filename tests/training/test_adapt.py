@@ -170,7 +170,7 @@ def test_wrong_settings(tune, start):
 
 EXPORT = ["export", "--run", "runs/tuned", "--to"]
 # 32 is the width: shapes do not tell what is transposed
-ADAPTED = [("gpt2, scores scaled by layer", 32), ("llama, one key for all, tied", 8)]
+ADAPTED = [("gpt2, scores not scaled", 32), ("llama, one key for all, tied", 8)]
 
 
 @pytest.mark.parametrize("name, rank", ADAPTED)

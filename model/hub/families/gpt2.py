@@ -1,14 +1,11 @@
 """GPT-2: query, key and value in one matrix, and every matrix transposed. OPT: learned positions
 that begin at the third row."""
 
-from typing import Any
-
 import torch
-from torch import Tensor
 
 from model.hub.family import SIZES, Family
-from model.hub.spec import ACTIVATIONS, BASE, Spec
-from model.hub.tensors import QKV, Table, TensorRule, columns, skip_rows
+from model.hub.spec import ACTIVATIONS, BASE
+from model.hub.tensors import QKV, TensorRule, columns, skip_rows
 
 NAMES = """
 transformer.wte           embedding.table
@@ -23,26 +20,11 @@ transformer.h.*.attn.c_proj      stack.blocks.*.attention.out
 transformer.h.*.mlp.c_fc         stack.blocks.*.ffn.up
 transformer.h.*.mlp.c_proj       stack.blocks.*.ffn.out
 """
-
-
-def rules(spec: Spec, config: Any) -> Table:
-    table = columns(TRANSPOSED, torch.t, torch.t)
-    for layer in range(spec["n_layers"]):
-        divisor = layer + 1 if config.scale_attn_by_inverse_layer_idx else 1
-        divisors = torch.tensor([divisor, 1, 1]).repeat_interleave(spec["d_model"])
-        table[f"transformer.h.{layer}.attn.c_attn"] = query_key_value(layer, divisors)
-    return table
-
-
-def query_key_value(layer: int, divisors: Tensor) -> TensorRule:
-    """A rule for the packed matrix. The class divides the scores; here the queries are divided."""
-    return TensorRule(
-        tuple(f"stack.blocks.{layer}.{name}" for name in QKV),
-        lambda weight: list((weight / divisors).t().chunk(3)),
-        lambda parts: torch.cat(parts).t() * divisors,
-    )
-
-
+QUERY_KEY_VALUE = TensorRule(
+    tuple(f"stack.blocks.*.{name}" for name in QKV),
+    lambda weight: list(weight.t().chunk(3)),
+    lambda parts: torch.cat(parts).t(),
+)
 GPT2 = Family(
     model_type="gpt2",
     spec=BASE | {"kind": "decoder", "position.kind": "learned"},
@@ -57,7 +39,9 @@ GPT2 = Family(
     values={"scale_attn_weights": {True: None, False: 1.0}, "activation_function": ACTIVATIONS},
     write=lambda spec: {"n_ctx": spec["context_length"]},  # converters read it
     names=NAMES,
-    rules=rules,
+    rules=lambda spec, config: (
+        columns(TRANSPOSED, torch.t, torch.t) | {"transformer.h.*.attn.c_attn": QUERY_KEY_VALUE}
+    ),
 )
 OPT_NAMES = """
 model.decoder.embed_tokens                     embedding.table

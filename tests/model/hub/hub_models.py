@@ -70,9 +70,9 @@ SCALED = THETAS | {"full_attention": {"rope_type": "linear", "factor": 4.0, "rop
 # {model_type, or model_type and what is special: keys of config.json}
 MODELS = {
     "gpt2": GPT2,
-    "gpt2, scores scaled by layer": GPT2
+    "gpt2, scores not scaled": GPT2
     | {"tie_word_embeddings": False, "n_inner": 40, "activation_function": "relu"}
-    | {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True},
+    | {"scale_attn_weights": False},
     "llama, one key for two queries": GROUPED,
     "llama, one key for all, tied": SIZES | {"num_key_value_heads": 1, "tie_word_embeddings": True},
     "llama, llama3": GROUPED | LLAMA3,
