@@ -97,11 +97,8 @@ def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tens
     for name, (rule, parts) in resolved.items():
         weights = rule.to_ours(theirs.pop(name))
         for part, weight in zip(parts, weights, strict=True):
-            if part not in tensors:
-                # its own memory: T5's head may be its embedding there, but not here
-                tensors[part] = weight.clone(memory_format=torch.contiguous_format)
-            elif not re.search(optional, name) and not torch.equal(tensors[part], weight):
-                raise HubError(f"{name} differs from the tensor that it is tied to here")
+            # its own memory: T5's head may be its embedding there, but not here
+            tensors.setdefault(part, weight.clone(memory_format=torch.contiguous_format))
     return tensors
 
 
