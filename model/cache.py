@@ -12,6 +12,7 @@ class Slots:
 
     Slots in use grow with each forward pass, until fix() is called. From then on they are fixed: a
     pass reads one token per row, and all shapes and addresses stay the same, as a CUDA graph needs.
+    Between passes, `new` are the slots of the pass before.
     """
 
     def __init__(self, size: int):

@@ -88,7 +88,7 @@ class Stack(nn.Module):
             visible=None if visible is None else visible[:, q_slots],
             documents=documents,
             tokens=tokens,
-            shared=UserDict(),  # FSDP copies any dict among arguments: what a layer adds would be lost
+            shared=UserDict(),  # FSDP would copy a dict: what a layer adds would be lost
         )
 
         def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:

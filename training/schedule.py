@@ -89,9 +89,9 @@ class RunLength:
     estimate, for the schedule. n_examples: the size of the training set."""
 
     def __init__(self, train: TrainConfig, tokens_per_example: float, n_examples: int = 0) -> None:
-        limits = [train.steps, train.tokens, train.minutes, train.patience]
-        no_limit = [math.inf if n is None else n for n in limits]
-        max_steps, self.tokens, minutes, self.patience = no_limit
+        settings = [train.steps, train.tokens, train.minutes, train.patience]
+        limits = [math.inf if n is None else n for n in settings]
+        max_steps, self.tokens, minutes, self.patience = limits
         if train.epochs is not None:
             max_steps = min(max_steps, math.ceil(train.epochs * n_examples / train.batch_size))
         self.max_steps = max_steps

@@ -33,15 +33,18 @@ class Masked(Objective):
         length = rows.shape[1]
         n = max(1, round(self.mask_prob * length))
         is_target = random_subset_mask(draw("asked", length), n)
+
         roll = draw("fate", length) % 10
         random_ids = draw("other", length) % tokenizer.n_ordinary
         tokens = np.where(is_target & (roll < 9), random_ids.astype(np.int64), rows)
         tokens[is_target & (roll < 8)] = tokenizer.specials["mask"]
+
         return make_batch(np.where(is_target, rows, IGNORE_INDEX), tokens=tokens)
 
 
 def random_subset_mask(words: ndarray, n: int) -> ndarray:
-    """True at the n lowest words of each row: n positions, sampled without replacement."""
+    """True at the n lowest words of each row: n positions, sampled without replacement. (Sorted
+    twice, words become their ranks.)"""
     ranks = words.argsort(axis=1, kind="stable").argsort(axis=1)
     return ranks < n
 
@@ -58,11 +61,13 @@ class Span(Objective):
     ) -> None:
         self.noise_density = noise_density
         self.mean_span_length = mean_span_length
+
         self.seq_len = 2  # becomes that of the longest text whose source and target fit
         if self.longest(self.seq_len) > context_length:
             raise ValueError(f"model.context_length is {context_length}: too short for a span")
         while self.longest(self.seq_len + 1) <= context_length:
             self.seq_len += 1
+
         _, n_spans = self.sizes(self.seq_len)
         self.specials = ("end", "start", *(f"sentinel_{i}" for i in range(n_spans)))
 
