@@ -20,7 +20,7 @@ from model.checkpoint import LoadedRun, load_run
 from model.generate.beams import beam_search
 from model.generate.conversation import Conversation, with_answer
 from model.generate.decode import generator_of
-from model.generate.encoder import filled, vectors
+from model.generate.encoder import classified, filled, vectors
 from model.generate.logits_processor import LogitsProcessor, generation_rules
 from model.generate.options import choose_sampling, parse_options, read_texts
 from model.generate.prompt import encode_prompt
@@ -41,6 +41,7 @@ class Row:
     sample_id: int
     stream: TextStream
     shown: str = ""
+    probabilities: dict[str, float] | None = None  # of a classifier: of each class
 
 
 def open_run(options: Namespace) -> LoadedRun:
@@ -76,6 +77,8 @@ class Sampler:
         config = self.run.config
         objective = OBJECTIVES.get(config["objective"]["kind"], Objective)  # auto, if imported
         kind = str(self.model.kind)
+        if self.model.classes and not options.embed:
+            kind = "classifier"
         continues = kind == "decoder" and objective.input_kind != "pairs"
         self.echoes = continues and not options.chat  # the output begins with the prompt
         self.sampling = choose_sampling(options, kind, continues)
@@ -109,6 +112,8 @@ class Sampler:
         self.complete = self.generate
         if kind == "encoder":
             self.complete = partial(vectors if options.embed else filled, self)
+        elif kind == "classifier":
+            self.complete = partial(classified, self)
 
     def answer(self, texts: list[Any]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
@@ -148,7 +153,8 @@ class Sampler:
     def encode(self, prompt: Any, sample_id: int = 0) -> Row:
         options = self.options
         ids = self.to_ids(prompt) or self.empty
-        if not ids and (options.embed or options.attention_map or options.explain):
+        views = options.attention_map or options.explain
+        if not ids and (options.embed or views or self.model.classes):
             raise ValueError("the text is empty")
         stream = TextStream(self.tokenizer, options.stop, ids if self.echoes else ())
         return Row(prompt, ids, sample_id, stream)
@@ -212,8 +218,11 @@ def as_json(row: Row) -> str:
     fields = {"prompt": row.prompt}
     if isinstance(row.prompt, list):
         fields = {"messages": with_answer(row)}
-    for name in ("text", "ids", "logprobs", "finish_reason"):
-        fields[name] = getattr(row.stream, name)
+    if row.probabilities is not None:
+        fields |= {"label": next(iter(row.probabilities)), "probabilities": row.probabilities}
+    else:
+        for name in ("text", "ids", "logprobs", "finish_reason"):
+            fields[name] = getattr(row.stream, name)
     return json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n"
 
 

@@ -27,6 +27,7 @@ from data.corpus import load_data
 from data.loader import prefetch
 from model.adapt import adapt
 from model.checkpoint import newest_undamaged
+from model.pretrained import init_tokenizer
 from model.runs import RUNS
 from model.transformer import build_model
 from training import distributed, fsdp, plan, processes, run_folder
@@ -35,7 +36,7 @@ from training.checks import check_batches, check_finite, check_gradients
 from training.compile import compile_module, recompute_blocks
 from training.ema import EMA
 from training.evaluation import evaluate
-from training.finetune import starting_point
+from training.finetune import starting_model, with_classes
 from training.log import Log
 from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr
@@ -55,19 +56,22 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
     with run_folder.open_folder(config, world) as folder:
         stored = newest_undamaged(folder) if config.resume else None
 
-        # init_from provides a tokenizer and, unless a checkpoint has the weights, a model
-        model, tokenizer = None, None
-        if config.init_from is not None:
-            model, tokenizer = starting_point(config, folder, stored is not None)
-
         # data: the tokens of a text, cached, and the batch of any step
+        tokenizer = None
+        if config.init_from is not None:
+            tokenizer = init_tokenizer(str(folder if stored else config.init_from))
         data = load_data(config, tokenizer)
         config = replace(config, objective=data.objective_settings)  # not auto any more
+        if data.objective.classes:
+            config = with_classes(config, data.objective.classes)
         check_batches(data.objective, data.train)
-        world.wait()  # not limited by ddp_timeout: one process may tokenize a large text
 
         # the model (with FSDP, only the main process has memory for all of it), and the loss of a
-        # batch
+        # batch; init_from has its weights, unless a checkpoint has
+        model = None
+        if config.init_from is not None and stored is None:
+            model = starting_model(config)
+        world.wait()  # not limited by ddp_timeout: one process may tokenize a large text
         is_held = world.is_main or world.parallel != "fsdp"
         with torch.device("cpu" if is_held else "meta"):
             model = model or build_model(config.model, data.tokenizer.vocab_size, config.seed)

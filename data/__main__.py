@@ -4,16 +4,11 @@ python -m data data=text data.path=book.txt model=bert
 """
 
 import sys
-from itertools import pairwise
 from typing import Any
-
-import numpy as np
-from numpy import ndarray
 
 from configs.cli import ArgumentParser, print, run_command
 from configs.compose import compose_node
 from configs.schema import IGNORE_INDEX
-from data.tokenizers.tokenizer import Tokenizer
 
 MAX_ROWS = 4  # of the first batch
 
@@ -25,6 +20,7 @@ def main(args: list[str] | None = None) -> None:
     overrides = parser.parse_args(args).overrides
     # not for --help: they import torch
     from data.corpus import load_data
+    from data.objectives.pairs import label_text
     from model.pretrained import init_tokenizer
     from training.settings import new_config
 
@@ -55,24 +51,14 @@ def main(args: list[str] | None = None) -> None:
 
     for row in range(min(MAX_ROWS, train.batch_size)):
         print()
-        if kind == "chat":
-            rows, masks = train.examples(train.batch_ids(0))
-            print(f"{'chat':<12}{marked(rows[row], masks[row], loaders.tokenizer)!r}")
-            continue
+        if kind == "labels":
+            _, labels = train.examples(train.batch_ids(0))
+            print(f"{'label':<12}{label_text(labels[row])!r}")
+            batch.targets[row] = IGNORE_INDEX
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
             if name in ("source", "tokens", "targets"):
                 ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
                 print(f"{name:<12}{loaders.tokenizer.decode_with_specials(ids)!r}")
-
-
-def marked(ids: ndarray, mask: ndarray, tokenizer: Tokenizer) -> str:
-    """The text with brackets around what is trained on."""
-    text = ""
-    changes = np.flatnonzero(np.diff(mask)) + 1
-    for start, stop in pairwise([0, *changes, len(ids)]):
-        part = tokenizer.decode_with_specials(ids[start:stop].tolist())
-        text += f"[[{part}]]" if mask[start] else part
-    return text
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ from configs.schema import Config
 from data.chat import fit_to_chat
 from data.loader import TokenLoader
 from data.mix import SOURCES, Mix, load_mix  # the last file that adds to SOURCES
-from data.objectives import OBJECTIVES, Objective
+from data.objectives import OBJECTIVES, Classify, Objective
 from data.pairs import PairLoader
 from data.prepare import prepare
 from data.sources import Source
 from data.splits import HeldOut
+from data.tokenizers.huggingface import drop_template
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TOKENIZERS, Pretrained
 
@@ -42,6 +43,7 @@ def build_data(config: Config) -> tuple[Source, Objective, dict[str, Any]]:
         "context_length": config.model.context_length,
         "architecture": architecture,
         "document_mask": source.document_mask,
+        "classes": config.model.classes,
     }
     objective = build("objective", OBJECTIVES, node, shared)
 
@@ -52,6 +54,9 @@ def build_data(config: Config) -> tuple[Source, Objective, dict[str, Any]]:
             f"kind is {needed}; data={config.data['kind']} gives {source.input_kind}, and this model "
             f"is of the kind {architecture}; for text, objective=auto works with every model"
         )
+
+    if config.model.classes and objective.input_kind != "labels":
+        raise ValueError("this model has classes: it needs a data.label, or another init_from")
 
     if source.document_mask and not hasattr(objective, "document_mask"):
         raise ValueError(f"data.document_mask=true needs objective=next_token, not {node['kind']}")
@@ -82,6 +87,8 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
         if missing:
             reason = f"the tokenizer has no special token {missing[0]!r}"
             raise ValueError(f"{reason}; start from a model that was trained with this objective")
+        if objective.input_kind != "labels":
+            drop_template(tokenizer)
         if objective.input_kind == "chat" and tokenizer.text:
             fit_to_chat(tokenizer)
         trainer = Pretrained(tokenizer.state())
@@ -91,6 +98,8 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     def load(part: Source, trainer: Any, seed: Any, held_out: HeldOut | None = None) -> Loaders:
         verify = bool(config.resume)  # then all tokens must be those that the run has seen
         corpus = prepare(part, trainer, objective.specials, verify, held_out)
+        if isinstance(objective, Classify):
+            objective.find_classes(corpus.train, corpus.validation)
         options = objective, corpus.tokenizer, config.train.batch_size, seed
         kind = TokenLoader if objective.input_kind == "text" else PairLoader
         return Loaders(

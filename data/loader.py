@@ -67,12 +67,6 @@ class Loader:
         options = {"step": step} if "step" in signature(build).parameters else {}
         return build(*rows, self.tokenizer, **options)
 
-    @property
-    def n_tokens(self) -> int:
-        """The number of tokens; a conversation stores as many mask values beside its ids."""
-        is_chat = self.objective.input_kind == "chat"
-        return self.part.n_tokens // 2 if is_chat else self.part.n_tokens
-
 
 @dataclass
 class TokenLoader(Loader):
@@ -80,7 +74,7 @@ class TokenLoader(Loader):
 
     def __post_init__(self) -> None:
         self.tokens_per_example = self.objective.seq_len
-        n_tokens = self.part.n_tokens
+        n_tokens = self.n_tokens = self.part.n_tokens
         self.n = (n_tokens - self.objective.lookahead) // self.tokens_per_example
         if self.n < 1:
             hint = "give more text, or change model.context_length or data.val_fraction"

@@ -28,9 +28,12 @@ class PairLoader(Loader):
         truncated = self.objective.truncated_lengths(lengths)
         is_too_long = (truncated < lengths).any(1)
         too_long = self.objective.too_long
+        kind = self.objective.input_kind
+        # beside an answer there is its mask, beside a text its label
+        self.n_tokens = (lengths if kind == "pairs" else lengths[:, 0]).sum()
         used = ~is_too_long | (too_long != "drop")
 
-        if self.objective.input_kind == "chat":  # its second text is a mask of the answers
+        if kind == "chat":  # its second text is a mask of the answers
             for i in np.flatnonzero(is_too_long):
                 mask = self.part.text(starts[i, 1], truncated[i, 1])
                 used[i] &= mask[1:].any()
@@ -41,7 +44,8 @@ class PairLoader(Loader):
             context = f"a context of {self.objective.context_length}"
             problem = f"{count} of {self.part.split} are too long for {context}"
             if too_long == "error" or not used.any():
-                truncate = f"objective={self.objective.input_kind} objective.too_long=truncate"
+                name = "classify" if kind == "labels" else kind
+                truncate = f"objective={name} objective.too_long=truncate"
                 hint = f"choose {truncate}, or raise the model.context_length of a new model"
                 raise DataError(f"{problem}; {hint}")
             warn(f"{problem}; objective.too_long is {too_long}")
@@ -85,14 +89,10 @@ class PairLoader(Loader):
         return ids[np.lexsort((last, first // SIMILAR))]
 
     def widest(self) -> Batch:
-        """The widest batch of the first sorted group; one of a later group may be a bit wider."""
-
-        def width(step: int) -> int:
-            widths = self.objective.widths(self.lengths[self.batch_ids(step)])
-            return widths.max(0).sum()
-
+        """As many of the longest examples as a batch has: no other needs more memory."""
+        longest = np.argsort(-self.objective.widths(self.lengths).sum(1))
         # without a step, as in an evaluation: an objective may make shorter batches at some steps
-        return self.evaluation_batch(self.batch_ids(max(range(SORT_GROUP), key=width)))
+        return self.evaluation_batch(np.resize(longest, self.batch_size))
 
     def example(self, i: int) -> list[ndarray]:
         """[source, target], or [ids, mask] of a conversation."""

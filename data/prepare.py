@@ -44,6 +44,7 @@ class Chunk(NamedTuple):
     texts: Sequence[str]
     is_last: bool  # of its document: an end token follows
     name: Path | str = ""
+    label: str | None = None
 
     def n_bytes(self) -> int:
         return sum(len(text.encode()) for text in self.texts)
@@ -133,7 +134,9 @@ def split_chunks(source: Source, skipped: list[str], split_by: HeldOut) -> Itera
     document that is left out."""
     for split, document in split_documents(source, skipped, split_by):
         if source.input_kind != "text":
-            yield Chunk(split, list(document.chunks()), True, document.name)
+            texts = list(document.chunks())
+            label = texts.pop() if source.input_kind == "labels" else None
+            yield Chunk(split, texts, True, document.name, label)
             continue
         # with the next chunk, which is never empty
         for text, following in pairwise(chain(rechunk(document.chunks()), [""])):
@@ -167,7 +170,9 @@ def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]
                 ids = error
         else:
             ids = [tokenizer.encode(text) for text in chunk.texts]
-            if chunk.is_last:
+            if chunk.label is not None:
+                ids.append(np.frombuffer(chunk.label.encode(), np.uint8))
+            elif chunk.is_last:
                 ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
         encoded.append((chunk, ids))
     return encoded

@@ -92,14 +92,14 @@ def skip(source: Source, error: DataError, skipped: list[str]) -> None:
 
 def read_begin(document: Document, source: Source) -> bytes:
     """What is hashed: the first chunk of a text, the source of a pair, all of a conversation."""
-    is_pair = source.input_kind == "pairs"
+    is_pair = source.input_kind in ("pairs", "labels")
     n_chunks = None if source.input_kind == "chat" else 1  # many may begin alike
     try:
         begin = "".join(islice(document.chunks(), n_chunks)).encode()
         if is_pair or source.on_error == "skip":
             is_blank = [not text.encode().strip() for text in document.chunks()]
             if is_pair and any(is_blank):
-                raise DataError(f"{document.name}: the source or the target is empty")
+                raise DataError(f"{document.name}: the source or the target (or label) is empty")
             if all(is_blank):
                 raise DataError(f"{document.name}: the text is empty")
     except UnicodeEncodeError:  # also from half a character in JSON, such as \ud83d

@@ -73,6 +73,8 @@ def add_lora(
         raise ValueError(f"layers is {layers!r}, which matches no name; some are: {some}")
 
     model.requires_grad_(False)
+    if model.classes:
+        model.head.requires_grad_()
     draw = torch.Generator().manual_seed(seed)
     for name in chosen:
         model.set_submodule(name, LoRA(maps[name], rank, alpha, dropout, draw))

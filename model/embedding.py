@@ -51,8 +51,9 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """A linear map to the vocabulary, optionally with BERT's transform before it, T5's scale of
-    1 / sqrt(d_model), or a soft cap that keeps the logits within +-logit_softcap."""
+    """A linear map to the vocabulary, or to the classes of a text, optionally with BERT's transform
+    before it, T5's scale of 1 / sqrt(d_model), or a soft cap that keeps the logits within
+    +-logit_softcap."""
 
     def __init__(
         self,
@@ -62,7 +63,8 @@ class Head(nn.Module):
         bias: bool = False,
         scale_by_inv_sqrt_d: bool = False,
         logit_softcap: Positive | None = None,
-        mlm_transform: Literal["relu", "relu2", "gelu", "gelu_tanh", "silu"] | None = None,
+        mlm_transform: Literal["relu", "relu2", "gelu", "gelu_tanh", "silu", "tanh"] | None = None,
+        mlm_norm: bool = True,
         norm: MakeNorm = LayerNorm,
     ):
         super().__init__()
@@ -72,7 +74,7 @@ class Head(nn.Module):
 
         self.transform: nn.Module = nn.Identity()
         if mlm_transform is not None:
-            self.transform = MLMTransform(d_model, mlm_transform, norm)
+            self.transform = MLMTransform(d_model, mlm_transform, norm, mlm_norm)
         self.map = nn.Linear(d_model, vocab_size, bias=bias)
 
     def tie(self, embedding: Embedding) -> None:

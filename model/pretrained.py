@@ -3,8 +3,6 @@
 from dataclasses import asdict
 from typing import Any
 
-from torch import nn
-
 from configs.cli import expand_user
 from configs.errors import CheckpointError
 from configs.parts import own_code
@@ -32,9 +30,9 @@ def init_tokenizer(place: str) -> Tokenizer:
     from model.hub.convert import read_hf_config
 
     if not is_hf_folder(place):
-        return hub.drop_template(read_tokenizer(expand_user(place)))
+        return read_tokenizer(expand_user(place))
     folder = resolve_folder(place)
-    return hub.drop_template(hub.read_tokenizer(folder, read_hf_config(folder).config))
+    return hub.read_tokenizer(folder, read_hf_config(folder).config)
 
 
 def load_pretrained(place: str, which: str = "latest") -> LoadedRun:
@@ -48,11 +46,3 @@ def load_pretrained(place: str, which: str = "latest") -> LoadedRun:
     model, tokenizer, config = load_hf(place)
     settings = {"model": asdict(config), "objective": {"kind": "auto"}}
     return LoadedRun(model.eval(), tokenizer, settings, 0)
-
-
-def init_run(place: str, which: str = "latest") -> tuple[nn.Module, Tokenizer, int]:
-    """Returns (model, tokenizer, step), for training."""
-    from model.hub.tokenizer import drop_template
-
-    model, tokenizer, _, step = load_pretrained(place, which)
-    return model.train(), drop_template(tokenizer), step

@@ -39,6 +39,9 @@ class Transformer(nn.Module):
         self.context_length = config.context_length
         self.embedding = make_embedding(config, sizes)
         self.make_stacks(config, sizes)
+        self.classes = config.classes
+        if config.classes is not None:
+            sizes |= {"vocab_size": len(config.classes)}
         self.head: Head = construct("model.head: ", Head, config.head, sizes)
 
     def forward(self, *inputs: Tensor, **options: Any) -> Tensor:

@@ -88,7 +88,7 @@ SHARED = {
     "ffn": {"d_model", "layer", "n_layers"},
     "block": {"d_model", "attention", "ffn", "cross", "norm", "dropout", "layer", "n_layers"},
     "data": {"cache", "val_fraction", "document_mask"},  # settings of all, in train.yaml
-    "objective": {"context_length", "architecture", "document_mask"},
+    "objective": {"context_length", "architecture", "document_mask", "classes"},
     "optimizer": {"model"},
     "adapt": {"model", "seed"},
     "schedule": {"steps"},

@@ -11,9 +11,10 @@ from tokenizers import processors
 
 import sample
 from configs.errors import HubError
+from data.tokenizers.huggingface import drop_template
 from model.checkpoint import load_run
 from model.hub.__main__ import export_run, import_run
-from model.pretrained import init_run
+from model.pretrained import load_pretrained
 from model.weights import read_json
 from tests.model.hub.hub_models import END, PAD, build_hf, byte_pairs, edit_config, save, unigrams
 
@@ -93,7 +94,8 @@ def test_generation_config_is_obeyed_and_kept(imported, run):
     assert read_json(BACK / "generation_config.json") == config
     assert ids.items() <= read_json(BACK / "config.json").items()
 
-    _, tuned, *_ = init_run(str(HF))  # training forces no tokens
+    tuned = load_pretrained(str(HF)).tokenizer
+    drop_template(tuned)  # training forces no tokens
     assert not {"forced_start", "forced_end"} & tuned.specials.keys()
     dropped = {"forced_bos_token_id": None, "forced_eos_token_id": None}
     assert json.loads(tuned.files["generation_config.json"]) == config | dropped

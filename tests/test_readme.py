@@ -54,6 +54,8 @@ def small(command):
         data = TEXT
         if "data=chat" in command:
             data = CHAT
+        elif "data.label" in command:
+            data = {}
         elif re.search("docstrings|reverse|=pairs|parallel", command):
             data = PAIRS
         overrides |= SMALL | data
@@ -104,6 +106,8 @@ def home(tmp_path_factory):
     shutil.copy(ROOT / "README.md", folder)
     rows = [{"prompt": f"{i} + {i}?", "completion": str(2 * i)} for i in range(50)]
     (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    reviews = "".join(f"good {i},good\nbad {i},bad\n" for i in range(50))
+    (folder / "reviews.csv").write_text(f"text,label\n{reviews}")
     write_parts(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -30,7 +30,7 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
     "loss": ("loss", ".3f"),
     "val_loss": ("val loss", ".3f"),
     "val_bpb": ("bits per byte", ".3f"),
-    "val_accuracy": ("masked accuracy", ".1%"),
+    "val_accuracy": ("accuracy", ".1%"),
     "val_exact_match": ("exact match", ".1%"),
 }
 

@@ -21,7 +21,7 @@ from data.batch import Batch
 from data.corpus import load_data
 from model.checkpoint import read_state
 from model.generate.options import add_options
-from model.pretrained import init_run, init_settings
+from model.pretrained import init_settings, load_pretrained
 from model.runs import newest_run, step_name
 from training.distributed import start
 from training.evaluation import evaluate
@@ -57,7 +57,7 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
     keys = list(map(key_of, overrides))
     node, _ = with_model(compose_node([f"init_from={place}", *overrides]), keys, {})
     stored = init_settings(place)
-    model, tokenizer, step = init_run(place, which)
+    model, tokenizer, _, step = load_pretrained(place, which)
     checkpoint = expand_user(place) / "checkpoints" / step_name(step)
     saved = read_state(checkpoint) if checkpoint.exists() else {}  # none in a Hugging Face folder
 
@@ -112,7 +112,7 @@ def main(args: list[str] | None = None) -> None:
     run = build_run(place, options.checkpoint or "latest", options.overrides)
 
     generates = options.beams or options.answers
-    if generates and run.data.objective.input_kind == "text":
+    if generates and run.data.objective.input_kind in ("text", "labels"):
         raise ValueError("--beams and --answers need pairs or conversations")
     with options.answers.open("x") if options.answers else nullcontext() as file:
         exact = partial(exact_match, beams=options.beams or 0, file=file) if generates else None

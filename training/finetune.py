@@ -1,8 +1,8 @@
-"""Fine-tuning: init_from= loads the model and the tokenizer of a run or of a Hugging Face
-folder."""
+"""Fine-tuning: init_from= loads the model and the tokenizer of a run or of a Hugging Face folder;
+and the head of a classifier."""
 
 import re
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from configs.cli import print, warn
 from configs.compose import CONFIGS, read_yaml
 from configs.schema import Config, ModelConfig
-from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import read_tokenizer
-from model.pretrained import init_run, init_settings
+from model.pretrained import init_settings, load_pretrained
 from model.transformer import build_model
 from model.weights import all_tensors, assign_weights
 
@@ -59,15 +57,10 @@ def with_model(
     return changed, kept
 
 
-def starting_point(
-    config: Config, run: Path, is_resumed: bool
-) -> tuple[nn.Module | None, Tokenizer]:
-    """The (model, tokenizer) of init_from. A resumed run has both itself: its checkpoint will fill
-    a new model, so none is returned."""
-    if is_resumed:
-        return None, read_tokenizer(run)
-    model, tokenizer, _ = init_run(str(config.init_from))
-    return rebuilt(model, config.model, config.seed), tokenizer
+def starting_model(config: Config) -> nn.Module:
+    """The model of init_from, in the form of this config."""
+    found = load_pretrained(str(config.init_from)).model.train()
+    return rebuilt(found, config.model, config.seed)
 
 
 def rebuilt(model: Any, config: ModelConfig, seed: int) -> nn.Module:
@@ -77,6 +70,8 @@ def rebuilt(model: Any, config: ModelConfig, seed: int) -> nn.Module:
     with torch.device("meta"):
         new = build_model(config, vocab_size)
     weights = all_tensors(model)
+    if new.classes and not model.classes:  # another head replaces its own
+        weights = {name: weights[name] for name in weights if not name.startswith("head.")}
     wanted = all_tensors(new)
     if lost := sorted(weights.keys() - wanted.keys()):
         hint = "remove the kind= that has no place for it"
@@ -96,3 +91,17 @@ def fit(name: str, tensor: Tensor, wanted: Tensor, config: ModelConfig) -> Tenso
         shapes = f"{list(tensor.shape)} in init_from and {list(wanted.shape)} in the new model"
         raise ValueError(f"{name} has the shape {shapes}; remove the kind that changes it")
     return tensor.detach().clone()
+
+
+def with_classes(config: Config, classes: list[str]) -> Config:
+    """The config with a head for classes, unless init_from has one. The head is that of the model's
+    class in transformers: a linear map; of an encoder, after the layer that it has; of a BERT, after
+    its pooler."""
+    model = config.model
+    if config.init_from and model.classes:
+        return config
+    is_encoder = model.kind == "encoder"
+    head = model.head | {"tie_weights": False, "bias": is_encoder, "logit_softcap": None}
+    if is_encoder and model.block["kind"] == "post":
+        head |= {"mlm_transform": "tanh", "mlm_norm": False}
+    return replace(config, model=replace(model, classes=classes, head=head))

@@ -130,6 +130,7 @@ def describe(folder: Path, run: Run, steps: float) -> str:
     dtype = str(precision.dtype).removeprefix("torch.")
     examples = data.objective.items
     vocab_size = data.tokenizer.vocab_size
+    n_logits = len(config.model.classes or ()) or vocab_size
     begin = ""
     if state.step:
         begin = f", resuming from step {state.step:,}"
@@ -151,7 +152,7 @@ def describe(folder: Path, run: Run, steps: float) -> str:
         f"model       {config.model.kind}, {count_parameters(run.model)}",
         f"data        {train.n_tokens:,} tokens, {train.n:,} {examples} to train on, "
         f"{data.validation.n:,} to validate",
-        f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(vocab_size):.2f}",
+        f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(n_logits):.2f}",
         f"training    {length}, {batch}",
     ]
     if hasattr(run.model, "loss"):

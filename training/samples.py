@@ -12,6 +12,9 @@ def sample(run: Run) -> dict[str, str]:
     batch = next(run.data.validation.evaluation(1))
     with run.evaluating():
         [tokens] = batch.inputs["tokens"].tolist()
+        if classes := run.model.classes:
+            prediction, label = predict_masks(run, batch)
+            return {"label": classes[label], "prediction": classes[prediction]}
         if run.model.kind == "encoder":
             predicted, targets = predict_masks(run, batch)
             row = {"masked": tokens, "target": targets.tolist(), "prediction": predicted.tolist()}

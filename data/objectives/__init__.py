@@ -3,7 +3,7 @@
 from configs.registry import Registry
 from data.objectives.masked import Masked, Span
 from data.objectives.next_token import NextToken, Objective
-from data.objectives.pairs import Chat, Seq2Seq
+from data.objectives.pairs import Chat, Classify, Seq2Seq
 
 OBJECTIVES: Registry[type[Objective]] = Registry(
     next_token=NextToken,
@@ -11,4 +11,5 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
     span=Span,
     pairs=Seq2Seq,
     chat=Chat,
+    classify=Classify,
 )

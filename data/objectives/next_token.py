@@ -17,13 +17,14 @@ class Objective:
     tokens and `lookahead` more; for pairs and conversations see Seq2Seq and Chat. A batch() with a
     parameter `step` gets the step, or None in an evaluation."""
 
-    input_kind = "text"  # or pairs, or chat
+    input_kind = "text"  # or pairs, chat, labels
     items = "sequences"  # the name of its examples
     architectures: tuple[str, ...] = ("decoder",)
     specials: tuple[str, ...] = ("end",)
     lookahead = 0
     bits_per_byte = False  # the loss covers each token of a text once, so there is a val_bpb
     accuracy: str | None = None  # a key of ACCURACIES in training/predictions.py
+    classes: list[str] | None = None  # of labels
     # for a kind of your own: special tokens around the pieces of a prompt that [MASK] splits
     prompt: tuple[str, ...] = ()
 

@@ -1,5 +1,7 @@
-"""Objectives for pairs and conversations: only targets and answers are predicted."""
+"""Objectives for pairs and conversations, of which only targets and answers are predicted, and for
+texts with labels."""
 
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,11 +11,15 @@ from numpy import ndarray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from configs.cli import print
+from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
 from data.batch import Batch, make_batch
 from data.objectives.next_token import Objective
+from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 
+TEMPLATE = 2  # tokens that may surround a text with a label, such as [CLS] and [SEP]
 TooLong = Literal["drop", "truncate", "error"]
 
 
@@ -56,9 +62,11 @@ class Seq2Seq(Objective):
         """`targets` have an end token unless they are truncated."""
         pad = tokenizer.pad
         start = tokenizer.start
+
         tokens = [np.insert(target[:-1], 0, start) for target in targets]
         n_tokens = sum(map(len, sources)) + sum(map(len, targets))
         inputs = {}
+
         if self.is_joined:
             tokens = list(map(np.append, sources, tokens))
             silent = [np.full(len(source), IGNORE_INDEX) for source in sources]
@@ -94,8 +102,67 @@ class Chat(Objective):
         tokens = pad_rows([ids[:-1] for ids in rows], tokenizer.pad)
         said = [np.where(mask, ids, IGNORE_INDEX) for ids, mask in zip(rows, masks, strict=True)]
         targets = pad_rows([ids[1:] for ids in said], IGNORE_INDEX)
+
         n_tokens = sum(map(len, rows)) - len(rows)
         return make_batch(targets, n_tokens=n_tokens, tokens=tokens)
+
+
+@dataclass
+class Classify(Seq2Seq):
+    """Predict the label of a text: an encoder at its first token, a decoder at its last one."""
+
+    input_kind = "labels"
+    items = "texts"
+    architectures = ("encoder", "decoder")
+    accuracy = "val_accuracy"
+
+    classes: list[str] | None = None  # None: the labels of the training texts
+
+    def find_classes(self, train: TokenFile, validation: TokenFile) -> None:
+        labels = labels_of(train)
+        self.classes = [*map(str, self.classes or sorted(labels))]
+
+        print(f"classes     {', '.join(self.classes):.200}", file=sys.stderr)
+
+        if unknown := (labels | labels_of(validation)).difference(self.classes):
+            owner = "the model" if unknown & labels else "the training data"
+            raise DataError(f"{owner} does not have the class {min(unknown)!r}")
+
+        if len(set(self.classes)) < max(2, len(self.classes)):
+            raise DataError("a classifier needs at least two classes, all of them different")
+
+    def truncated_lengths(self, lengths: ndarray) -> ndarray:
+        return np.minimum(lengths, [self.context_length - TEMPLATE, sys.maxsize])
+
+    def widths(self, lengths: ndarray) -> ndarray:
+        return lengths[:, :1] + TEMPLATE
+
+    def batch(self, texts: list[ndarray], labels: list[ndarray], tokenizer: Tokenizer) -> Batch:
+        before, after = (np.array(ids, int) for ids in tokenizer.template)
+        rows = [np.concatenate([before, text, after]) for text in texts]
+        tokens = pad_rows(rows, tokenizer.pad)
+
+        targets = torch.full_like(tokens, IGNORE_INDEX)
+        is_encoder = self.architecture == "encoder"
+
+        for row, target, label in zip(rows, targets, labels, strict=True):
+            place = 0 if is_encoder else len(row) - 1
+            target[place] = (self.classes or []).index(label_text(label))
+
+        inputs = {"tokens": tokens}
+        if is_encoder:
+            inputs["visible"] = pad_rows([np.ones(len(row), bool) for row in rows], False)
+        return make_batch(targets, n_tokens=sum(map(len, rows)), **inputs)
+
+
+def labels_of(part: TokenFile) -> set[str]:
+    starts, lengths = part.pairs()
+    return set(map(label_text, map(part.text, starts[:, 1], lengths[:, 1])))
+
+
+def label_text(label: ndarray) -> str:
+    """A label is stored as its bytes, because a tokenizer may change a text."""
+    return label.astype(np.uint8).tobytes().decode()
 
 
 def pad_rows(rows: list[ndarray], value: int) -> Tensor:

@@ -112,11 +112,11 @@ def table_rows(path: Path, fields: list[str], encoding: str) -> Rows:
         yield str(path), error
 
 
-def text_of(place: str, row: Any, field: str) -> str:
+def text_of(place: str, row: Any, field: str, kinds: Any = str) -> str:
     if not isinstance(row, dict):
         raise DataError(f'{place}: expected an object such as {{"{field}": "..."}}')
     value = look_up(row, field)
-    if not isinstance(value, str):
+    if not isinstance(value, kinds):
         is_chat = not row.keys().isdisjoint(("messages", "prompt", "instruction"))
         hint = "conversations are read by data=chat; " if is_chat else ""
         names = ", ".join(row)
@@ -125,7 +125,7 @@ def text_of(place: str, row: Any, field: str) -> str:
         raise DataError(
             f"{place} has {value!r:.40} as {field!r}, not text; {hint}its fields are: {names}"
         )
-    return value
+    return str(value)
 
 
 def look_up(row: dict[str, Any], field: str) -> Any:
@@ -186,10 +186,23 @@ def row_documents(rows: Rows, texts_of: Callable[[str, Any], list[str]]) -> Iter
 
 @dataclass
 class TextTable(Table):
+    """A text of each row, or a text and its label."""
+
     field: str
+    label: str | None = None
+
+    @property
+    def input_kind(self) -> str:  # type: ignore[override]
+        return "labels" if self.label else "text"
 
     def fields(self) -> list[str]:
-        return [self.field]
+        return [self.field, self.label] if self.label else [self.field]
+
+    def texts(self, place: str, row: Any) -> list[str]:
+        texts = [text_of(place, row, self.field)]
+        if self.label:
+            texts.append(text_of(place, row, self.label, str | int))  # also true and false
+        return texts
 
 
 @dataclass

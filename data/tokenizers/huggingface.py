@@ -1,10 +1,46 @@
-"""Writes a tokenizer as tokenizer.json, the format of the `tokenizers` library; ids are kept."""
+"""Writes a tokenizer in the format of transformers; ids are kept."""
 
+import json
 import re
+from typing import Any
 
+from data.tokenizers.imported import load_hf_tokenizer
 from data.tokenizers.plain import CharTokenizer
-from data.tokenizers.tokenizer import Tokenizer
+from data.tokenizers.tokenizer import NO_TEMPLATE, Tokenizer
 from data.tokenizers.train import byte_level, bytes_to_unicode
+
+SETTINGS = "tokenizer_config.json"
+GENERATION = "generation_config.json"
+FORCED = ("forced_bos_token_id", "forced_eos_token_id")
+ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
+NO_CLASS = {  # such a tokenizer adds nothing to a text
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "add_bos_token": False,
+    "add_eos_token": False,
+}
+
+
+def drop_template(tokenizer: Tokenizer) -> None:
+    """Remove template and forced tokens: training here uses none, so transformers must not add
+    them, by add_bos_token or by a class with its own template, such as BertTokenizer."""
+    files = tokenizer.files
+    if GENERATION in files:
+        content = json.loads(files[GENERATION]) | dict.fromkeys(FORCED)
+        files[GENERATION] = json.dumps(content, indent=2)
+    if any(tokenizer.template):
+        own = json.loads(files.get(SETTINGS, "{}"))
+        text, files[SETTINGS] = without_class(tokenizer, own)
+        tokenizer.text = json.dumps(json.loads(text) | {"post_processor": None})
+        tokenizer.template = NO_TEMPLATE
+
+
+def without_class(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[str, str]:
+    """tokenizer.json, and a tokenizer_config.json that adds nothing to a text."""
+    text = tokenizer_json(tokenizer)
+    library = load_hf_tokenizer(text)
+    tokens = {name: library.id_to_token(i) for name, i in tokenizer.specials.items()}
+    roles = {role: tokens[name] for name, role in ROLE_NAMES.items() if tokens.get(name)}
+    return text, json.dumps(roles | settings | NO_CLASS, indent=2)
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> str:

@@ -1,4 +1,4 @@
-"""Encoder: predictions for the masks of a text, or the vector of a text."""
+"""Encoder: predictions for the masks of a text, or the vector of a text; classifiers."""
 
 import json
 import math
@@ -104,3 +104,18 @@ def vectors(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
     for row, vector in zip(rows, found, strict=True):
         line = {"text": row.prompt, "embedding": vector}
         yield row, json.dumps(line) + "\n"
+
+
+@torch.inference_mode()
+def classified(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Yield a line for each text: the most likely classes, and their probabilities."""
+    model = sampler.model
+    tokens, visible = left_pad([row.ids for row in rows], model)
+    hidden_BTC = model.hidden(tokens, visible=visible)
+    for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
+        place = -len(row.ids) if model.kind == "encoder" else -1
+        shares = model.head(hidden_TC[place]).float().softmax(-1).tolist()
+        pairs = sorted(zip(model.classes, shares, strict=True), key=lambda pair: -pair[1])
+        row.probabilities = dict(pairs)
+        named = [f"{name} {share:.3f}" for name, share in row.probabilities.items()]
+        yield row, "  ".join(named[:TOP_K]) + "\n"

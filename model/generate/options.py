@@ -78,7 +78,7 @@ def make_parser() -> ArgumentParser:
         prog="python sample.py",
         usage="python sample.py [options] [prompt ...]    (default: stdin is one prompt)",
         description="Sample from a run: a decoder continues a prompt, an encoder-decoder generates "
-        f"the target of a source, an encoder fills in {MASK}.",
+        f"the target of a source, an encoder fills in {MASK}, a classifier names the class of a text.",
         allow_abbrev=False,
     )
     add_options(parser.add_mutually_exclusive_group(), INPUTS)
@@ -158,6 +158,8 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
         refuse("beams", options, f"beam search needs an encoder_decoder; model.kind is {kind}")
     if kind == "encoder":
         refuse(GENERATION, options, f"an encoder fills in {MASK}")
+    if kind == "classifier":
+        refuse(f"{GENERATION} source slide chat explain", options, "this model is a classifier")
     if continues:
         refuse("source", options, "this model continues a --prompt")
     usual = {"temperature": 0.8 if continues else 0.0}

@@ -20,6 +20,8 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     transformers become one, whose rank is the sum of theirs."""
     model, _, config, _ = load_run(run, which, merge=False)
     base = config["init_from"]
+    if model.classes:
+        raise HubError("--adapter has no place for the head of a classifier; leave it out")
     adapters = {f"{name}.weight": adapter for name, adapter in adapters_of(model).items()}
     if not adapters or not is_hf_folder(base):
         raise HubError("--adapter is for adapt=lora of a Hugging Face folder; leave it out")

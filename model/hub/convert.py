@@ -58,7 +58,10 @@ def read_hf_config(folder: Path) -> Match:
             raise HubError("quantization_config is set; only floating-point weights are supported")
         family = FAMILIES[name]
         [architecture, *_] = config.architectures or WITH_HEAD
-        if family.spec["kind"] == "encoder" and not architecture.endswith(WITH_HEAD):
+        kind = family.spec["kind"]
+        if kind != "encoder_decoder" and architecture.endswith("ForSequenceClassification"):
+            family = family.classifier()
+        elif kind == "encoder" and not architecture.endswith(WITH_HEAD):
             family = family.body()
         return Match(family, read_config(family, config), config)
 
@@ -111,8 +114,11 @@ def changed_keys(config: Any, written: Any) -> str:
 def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = None) -> Any:
     """The model of transformers, in float32. Missing tensors are refused: they would be random,
     here and there."""
-    family, _, config = found
+    family, spec, config = found
     head = "" if family.is_body else HEADS[family.spec["kind"]]
+    has_classes = "classes" in spec
+    if has_classes:
+        head = "FOR_SEQUENCE_CLASSIFICATION_"
     model_class = getattr(load_transformers(), f"MODEL_{head}MAPPING")[type(config)]
     model, report = model_class.from_pretrained(
         folder,
@@ -124,7 +130,7 @@ def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = Non
         ignore_mismatched_sizes=True,  # they are reported
     )
 
-    optional = f"{family.optional}|pooler"
+    optional = family.optional if has_classes else f"{family.optional}|pooler"
     missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
     if missing:
         raise HubError(f"{min(missing)} is missing (tensors: {len(missing)})")
@@ -160,6 +166,8 @@ def example(hf_model: Any, context_length: int) -> tuple[Tensor, Tensor]:
 def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
     """Whether logits agree. expected: logits, or the last hidden states."""
     logits = model.eval()(*inputs)
+    if model.classes:
+        logits = logits[:, 0 if model.kind == "encoder" else -1]
     if expected.shape != logits.shape:
         expected = model.head(expected)
     if not logits.isfinite().all():
@@ -180,6 +188,8 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
     for family in families if name is None else [FAMILIES[name]]:
         if is_headless:
             family = family.body()
+        if spec["classes"]:
+            family = family.classifier()
         try:
             return write_config(family, spec, special)
         except ValueError as error:

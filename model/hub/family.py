@@ -21,6 +21,13 @@ SIZES = {  # names in all families but T5 and BART, or aliases that transformers
 }
 # an encoder without a head: here its head is the embedding, with no weights of its own
 HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
+# the head of a decoder for classes
+LINEAR = {
+    "head.mlm_transform": None,
+    "head.bias": False,
+    "head.tie_weights": False,
+    "head.logit_softcap": None,
+}
 FREE = ("dropout", "position.base", "position.layout")  # a table of sines implies the last two
 DROPOUTS = re.compile("dropout|pdrop")  # but not layerdrop, which drops layers
 
@@ -59,6 +66,9 @@ class Family(NamedTuple):
     optional: str = "^$"
     note: str = ""  # how training differs from transformers
     is_body: bool = False  # the class without its head
+    # a head for classes: its options and names
+    class_head: Spec = LINEAR
+    class_names: str = "score head.map"
 
     def table(self, spec: Spec, config: Any) -> Table:
         return columns(self.names) | self.rules(spec, config)
@@ -75,6 +85,29 @@ class Family(NamedTuple):
         """The class of the encoder without its head."""
         return self._replace(
             is_body=True, note="", read=lambda config, spec: self.read(config, spec) | HEADLESS
+        )
+
+    def classifier(self) -> "Family":
+        """The class with a head for classes."""
+        kept = [line for line in self.names.splitlines() if " head." not in line]
+
+        def read(config: Any, spec: Spec) -> Spec:
+            n = config.num_labels
+            if n < 2 or config.problem_type == "multi_label_classification":
+                raise HubError("regression and several labels for a text are not supported")
+            classes = [config.id2label[number] for number in range(n)]
+            return self.read(config, spec) | self.class_head | {"classes": classes}
+
+        def write(spec: Spec) -> Keys:
+            labels = dict(enumerate(spec["classes"]))
+            numbers = {label: number for number, label in labels.items()}
+            return self.write(spec) | {"id2label": labels, "label2id": numbers}
+
+        return self._replace(
+            names="\n".join([*kept, self.class_names]),
+            read=read,
+            write=write,
+            note="",
         )
 
 

@@ -73,6 +73,8 @@ def export_gguf(
     dtype: str,
 ) -> str:
     """Write the file, by way of an export that is verified. Return how to run it."""
+    if config.classes:
+        raise HubError("a GGUF file has no place for classes; export a folder")
     with naming("GGUF files need the gguf package; pip install -e '.[gguf]' installs it"):
         import gguf
 

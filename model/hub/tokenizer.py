@@ -9,9 +9,9 @@ from configs.cli import warn
 from configs.errors import HubError
 from configs.schema import ModelConfig
 from data.chat import PLAIN, TEMPLATE
-from data.tokenizers.huggingface import tokenizer_json
+from data.tokenizers.huggingface import FORCED, GENERATION, SETTINGS, without_class
 from data.tokenizers.imported import HubTokenizer, load_hf_tokenizer
-from data.tokenizers.tokenizer import NO_TEMPLATE, Ids, Tokenizer
+from data.tokenizers.tokenizer import Ids, Tokenizer
 from model.hub.family import Keys, load_transformers
 from model.hub.files import HF_FILES, naming
 from model.weights import read_json
@@ -24,11 +24,7 @@ ROLES = {
     "mask": ("mask_token_id", "[MASK]", "<mask>"),
 }
 SENTINEL = re.compile(r"<(?:extra_id_|\|sentinel_)(\d+)\|?>")  # T5's and this project's
-ROLE_NAMES = {"end": "eos_token", "start": "bos_token", "pad": "pad_token", "mask": "mask_token"}
-SETTINGS = "tokenizer_config.json"
 CONFIG = "config.json"  # a run keeps its class and special tokens
-GENERATION = "generation_config.json"
-FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 # no logit depends on these, and forced tokens are rules of generation
 KEPT = re.compile("(?!forced).*_token_id|model_type|prefix|task_specific_params")
 # rules of generation that sample.py applies, and settings that are not rules
@@ -37,11 +33,6 @@ OBEYED = re.compile(
     "|min_new_tokens|do_sample|.*_token_id|_.*|transformers_version|use_cache"
     "|return_dict_in_generate|output_.*"
 )
-NO_CLASS = {  # such a tokenizer adds nothing to a text
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "add_bos_token": False,
-    "add_eos_token": False,
-}
 
 
 def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
@@ -140,31 +131,6 @@ def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
         if match := SENTINEL.fullmatch(name):
             [specials[f"sentinel_{match[1]}"]] = ids
     return specials
-
-
-def drop_template(tokenizer: Tokenizer) -> Tokenizer:
-    """Remove template and forced tokens: training here uses none, so transformers must not add
-    them, by add_bos_token or by a class with its own template, such as BertTokenizer."""
-    if GENERATION in tokenizer.files:
-        content = read_file(tokenizer.files, GENERATION) | dict.fromkeys(FORCED)
-        tokenizer.files[GENERATION] = json.dumps(content, indent=2)
-    if not any(tokenizer.template):
-        return tokenizer
-    own = read_file(tokenizer.files, SETTINGS)
-    text, settings = without_class(tokenizer, own)
-    tokenizer.text = json.dumps(json.loads(text) | {"post_processor": None})
-    tokenizer.files[SETTINGS] = settings
-    tokenizer.template = NO_TEMPLATE
-    return tokenizer
-
-
-def without_class(tokenizer: Tokenizer, settings: Keys) -> tuple[str, str]:
-    """tokenizer.json, and a tokenizer_config.json that adds nothing to a text."""
-    text = tokenizer_json(tokenizer)
-    library = load_hf_tokenizer(text)
-    tokens = {name: library.id_to_token(i) for name, i in tokenizer.specials.items()}
-    roles = {role: tokens[name] for name, role in ROLE_NAMES.items() if tokens.get(name)}
-    return text, json.dumps(roles | settings | NO_CLASS, indent=2)
 
 
 def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]:

@@ -27,6 +27,7 @@ def test_every_option_of_every_group_builds(group):
             models = {"masked": "bert", "span": "t5"}
             overrides += [f"model={models.get(option, 'gpt2')}"]
             data = {"pairs": ["data=synthetic"], "chat": ["data=chat", "data.path=x"]}
+            data["classify"] = ["data=table", "data.path=x", "data.label=y"]
             overrides += data.get(option, [])
         if group == "adapt":
             overrides += ["optimizer=adamw"]

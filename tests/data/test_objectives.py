@@ -37,7 +37,7 @@ def test_properties_of_every_objective(kind, architecture):
     """Rows are independent, ids are in the vocabulary, and no position of a decoder sees its target."""
     if architecture not in OBJECTIVES[kind].architectures:
         return
-    shared = {"context_length": 32, "architecture": architecture}
+    shared = {"context_length": 32, "architecture": architecture, "classes": ["a", "b"]}
     made = build("objective", OBJECTIVES, kind_options("objective", kind), shared)
     specials = assign_ids(made.specials, N_ORDINARY)
     loader = SimpleNamespace(objective=made, tokenizer=Tokenizer(N_ORDINARY, specials))
@@ -50,6 +50,8 @@ def test_properties_of_every_objective(kind, architecture):
         if made.input_kind == "chat":
             masks = np.arange(16) % 5 > np.arange(ROWS)[:, None] % 3
             return call(list(texts), list(masks[some]))
+        if made.input_kind == "labels":
+            return call(list(texts), list(np.resize([[97], [98]], (ROWS, 1))[some]))
         texts = rows(made.seq_len + made.lookahead)[some]
         return call(texts, lambda *names: draw(*names)[some])
 
@@ -62,7 +64,7 @@ def test_properties_of_every_objective(kind, architecture):
     for ids in tensors(whole).values():
         assert ids.shape[1] <= 32
         assert ids[ids != IGNORE_INDEX].max() < N_ORDINARY + len(specials)
-    if architecture == "encoder":
+    if architecture == "encoder" or made.input_kind == "labels":
         return
     seen = whole.inputs["tokens"]
     for position, target in enumerate(whole.targets.T):

@@ -211,17 +211,15 @@ def test_bad_rows(room, row, reason):
         chunks_of(source("chat", path="c.jsonl"))
 
 
-def test_the_preview_marks_what_is_trained_on(room, capsys):
+def test_the_preview_shows_what_is_trained_on(room, command):
     write([ROWS[0]["messages"], *ROWS[1:]])
-    preview([*CHAT, "tokenizer=byte", "size=tiny"])
-    printed = capsys.readouterr().out
-    assert re.search(r"'user:\\nthe cat (\d+)\\nassistant:\\n\[\[\1 hats<end>\]\]\\n'", printed)
+    printed = command(preview, *CHAT, "tokenizer=byte", "size=tiny").out
+    assert re.search(r"'user:\\nthe cat (\d+)\\nassistant:.*\ntargets +'\1 hats<end>'\n", printed)
     n, tokens = re.search(r"train +(\d+) +[\d,]+ +([\d,]+) +\1\n", printed).groups()
     shortest = len("user:\nthe cat 1\nassistant:\n1 hats.\n")
     assert shortest <= int(tokens.replace(",", "")) / int(n) <= shortest + 2, "without the masks"
-    assert run_command(lambda: preview(["data=table", "data.path=c.jsonl"])) == 3
-    assert run_command(lambda: preview(["data=c.jsonl"])) == 2
-    errors = capsys.readouterr().err
+    errors = command(preview, "data=table", "data.path=c.jsonl", code=3).err
+    errors += command(preview, "data=c.jsonl", code=2).err
     assert errors.count("conversations by data=chat") == 1
 
 

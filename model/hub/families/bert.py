@@ -7,7 +7,7 @@ from typing import Any
 from configs.errors import HubError
 from model.hub.families.llama import GATED
 from model.hub.families.positions import read_layers, write_ropes
-from model.hub.family import SIZES, Family, Keys
+from model.hub.family import LINEAR, SIZES, Family, Keys
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec
 from model.hub.tensors import QKV, Table, TensorRule, columns, packed, skip_rows
 
@@ -30,6 +30,8 @@ cls.predictions.transform.LayerNorm                head.transform.norm
 cls.predictions.decoder                            head.map
 bert.embeddings.position_embeddings                stack.position.table
 """
+# BERT's pooler, and a linear map
+POOLER = LINEAR | {"head.mlm_transform": "tanh", "head.mlm_norm": False, "head.bias": True}
 BERT = Family(
     model_type="bert",
     spec=BASE | {"kind": "encoder", "position.kind": "learned", **POST_NORM},
@@ -45,6 +47,8 @@ BERT = Family(
     write=lambda spec: {"type_vocab_size": spec["embedding.type_vocab_size"] or 1},
     names=NAMES + HEAD,
     optional=r"(predictions|lm_head)\.bias",  # a second name of the decoder's bias, if it is tied
+    class_head=POOLER,
+    class_names="bert.pooler.dense head.transform.dense classifier head.map",
 )
 POSITIONS = "roberta.embeddings.position_embeddings stack.position.table"
 ROBERTA_HEAD = """
@@ -74,6 +78,7 @@ ROBERTA = BERT.derive(
     write=write_roberta,
     names=NAMES.replace("bert.", "roberta.") + ROBERTA_HEAD,
     rules=lambda spec, config: skip_rows(config.pad_token_id + 1, POSITIONS),
+    class_names="classifier.dense head.transform.dense classifier.out_proj head.map",
 )
 XLM_ROBERTA = ROBERTA.derive("xlm-roberta")
 CAMEMBERT = ROBERTA.derive("camembert")
@@ -88,6 +93,8 @@ ELECTRA = BERT.derive(
     spec=ROBERTA.spec,
     keys={**ROBERTA.keys, "embedding_size": "d_model"},
     names=NAMES.replace("bert.", "electra.") + ELECTRA_HEAD,
+    class_head=POOLER | {"head.mlm_transform": "gelu"},
+    class_names=ROBERTA.class_names,
 )
 DISTILBERT_NAMES = """
 distilbert.embeddings.word_embeddings                embedding.table
@@ -116,6 +123,8 @@ DISTILBERT = Family(
     },
     values={"activation": ACTIVATIONS},
     names=DISTILBERT_NAMES,
+    class_head=POOLER | {"head.mlm_transform": "relu"},
+    class_names="pre_classifier head.transform.dense classifier head.map",
 )
 MODERN_NAMES = """
 model.embeddings.tok_embeddings      embedding.table
@@ -174,4 +183,6 @@ MODERNBERT = Family(
     read_position=read_layers,
     write_position=write_modern,
     note="its head has a bias here, which training changes",
+    class_head={"head.bias": True, "head.tie_weights": False},
+    class_names="head.norm head.transform.norm classifier head.map",
 )

@@ -155,6 +155,7 @@ def edit(folder, name, change):
 EXPERT = "model.layers.1.block_sparse_moe.experts.3.w1.weight"
 NORM = "model.layers.1.input_layernorm.weight"
 LLAMA = "llama, one key for two queries"
+CLASSIFIER = dict(architectures=["BertForSequenceClassification"])
 BAD_FOLDERS = [
     (LLAMA, dict(model_type="mamba"), "mamba is not supported; did you mean one of: .*llama"),
     (LLAMA, dict(hidden_size=...), "has the shape .*; config.json needs "),
@@ -191,6 +192,16 @@ BAD_FOLDERS = [
         "bart",
         {"lm_head.weight": torch.ones(ROWS, 32)},
         "config.json has no place for lm_head.weight",
+    ),
+    (
+        "bert",
+        CLASSIFIER | dict(id2label={0: "score"}),
+        "regression and several labels for a text are not",
+    ),
+    (
+        "bert",
+        CLASSIFIER | dict(problem_type="multi_label_classification"),
+        "regression and several labels for",
     ),
     ("mixtral", {EXPERT: ...}, "cannot load the weights: .*conversion of the weights"),
 ]
@@ -279,11 +290,34 @@ def test_vectors_of_sentence_transformers(written, saved, tmp_path, monkeypatch,
 
 
 CLASSIFIERS = {
-    "bert": "BertForSequenceClassification",
+    "bert": "BertForMultipleChoice",
     "roberta": "RobertaForTokenClassification",
     "distilbert": "DistilBertForQuestionAnswering",
     "electra": "ElectraForPreTraining",
 }
+
+
+USUAL = ["bert, untied", "roberta", "distilbert", "electra", "modernbert", "gpt2", "gemma2"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", thin(MODELS, USUAL))
+def test_classifiers(name, tmp_path):
+    """Logits and the names of classes survive import and export."""
+    config = build_hf(name).config
+    if config.is_encoder_decoder:
+        return
+    config.id2label = {0: "no", 1: "may be", 2: "yes"}
+    classes = hf.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    theirs = randomize(classes[type(config)](config))
+    model, _, folder = there_and_back(save(theirs, tmp_path / "hf"))
+    back = hf.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert type(back) is type(theirs)
+    assert [*back.config.id2label.values()] == model.classes == ["no", "may be", "yes"]
+    tokens, _ = random_tokens()
+    expected = theirs(tokens).logits
+    ours = model(tokens)[:, 0 if model.kind == "encoder" else -1]
+    torch.testing.assert_close([back(tokens).logits, ours], [expected] * 2)
 
 
 @torch.no_grad()

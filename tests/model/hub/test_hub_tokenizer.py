@@ -18,6 +18,7 @@ from tokenizers import (
 )
 
 from configs.errors import TokenizerError
+from data.tokenizers.huggingface import NO_CLASS
 from data.tokenizers.imported import HubTokenizer
 from data.tokenizers.plain import ByteTokenizer
 from data.tokenizers.tokenizer import NO_TEMPLATE
@@ -25,7 +26,6 @@ from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run
 from model.hub.convert import export, load_hf
-from model.hub.tokenizer import NO_CLASS
 from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, byte_pairs
 from tests.model.hub.hub_models import (
     PLAIN,
