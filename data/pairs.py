@@ -89,7 +89,8 @@ class PairLoader(Loader):
         return ids[np.lexsort((last, first // SIMILAR))]
 
     def widest(self) -> Batch:
-        """As many of the longest examples as a batch has: no other needs more memory."""
+        """As many of the longest examples as a batch has. (One with the longest source of one pair
+        and the longest target of another may be a bit wider.)"""
         longest = np.argsort(-self.objective.widths(self.lengths).sum(1))
         # without a step, as in an evaluation: an objective may make shorter batches at some steps
         return self.evaluation_batch(np.resize(longest, self.batch_size))

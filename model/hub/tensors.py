@@ -97,8 +97,9 @@ def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tens
     for name, (rule, parts) in resolved.items():
         weights = rule.to_ours(theirs.pop(name))
         for part, weight in zip(parts, weights, strict=True):
-            # its own memory: T5's head may be its embedding there, but not here
-            tensors.setdefault(part, weight.clone(memory_format=torch.contiguous_format))
+            if part not in tensors:
+                # its own memory: T5's head may be its embedding there, but not here
+                tensors[part] = weight.clone(memory_format=torch.contiguous_format)
     return tensors
 
 
