@@ -98,8 +98,11 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     if rest:
         options.prompt = only_prompts(rest, options)
     check_value("--n", options.n, Count)
-    sampling = {name: vars(options)[name] for name in vars(Sampling())}
-    options.sampling = {name: value for name, value in sampling.items() if value is not None}
+    options.sampling = {
+        name: value
+        for name, value in vars(options).items()
+        if name in vars(Sampling()) and value is not None
+    }
     construct("", Sampling, options.sampling)  # refuses wrong values before a model is loaded
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
@@ -179,8 +182,8 @@ def refuse(names: str, options: Namespace, reason: str) -> None:
 def read_texts(options: Namespace) -> list[Any]:
     """The prompts of the command line, the lines of --file, or stdin as one prompt; with --embed,
     each line of stdin, with --chat, the messages in each."""
-    if options.prompt or options.source:
-        return options.prompt or options.source
+    if texts := options.prompt or options.source:
+        return texts
     file = options.file
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
