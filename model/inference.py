@@ -35,9 +35,10 @@ def merge_maps(owner: nn.Module, *names: str) -> None:
     whole.weight = nn.Parameter(weight)
     if bias is not None:
         whole.bias = nn.Parameter(bias)
-    widths = [linear.out_features for linear in maps]
-    for index, name in enumerate(names):
-        setattr(owner, name, Part(whole, widths, index))
+    end = 0
+    for name, linear in zip(names, maps, strict=True):
+        start, end = end, end + linear.out_features
+        setattr(owner, name, Part(whole, slice(start, end)))
 
 
 def pack_linears(model: nn.Module) -> None:
