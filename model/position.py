@@ -80,10 +80,10 @@ class Rope(Position):
         self.rope_theta = rope_theta
         self.width = int(rotary_dim * rotary_fraction)
         if self.width % 2 or not self.width:
-            product = (
-                f"rotary_fraction ({rotary_fraction}) of {rotary_dim} is {self.width} channels"
+            raise ValueError(
+                f"rotary_fraction ({rotary_fraction}) of {rotary_dim} is {self.width} channels; "
+                "rope needs an even number above 0 (or position=none)"
             )
-            raise ValueError(f"{product}; rope needs an even number above 0 (or position=none)")
         self.scaling: Any = build("scaling", SCALINGS, scaling or {"kind": "none"})
 
     def rotary(self, x: Tensor, pos: Tensor) -> Rotate:

@@ -150,13 +150,12 @@ class Stack(nn.Module):
 
 
 def make_block(config: ModelConfig, sizes: dict[str, Any], memory_width: int | None) -> Block:
-    parts = dict(sizes)
     attention = build("model.attention", ATTENTIONS, config.attention, sizes)
     if not isinstance(attention, Attention):
         name = type(attention).__name__
         raise ValueError(f"{name} is no attention: let it inherit model.attention.Attention")
-    parts["attention"] = attention
-    parts["ffn"] = build("model.ffn", FFNS, config.ffn, sizes)
+    ffn = build("model.ffn", FFNS, config.ffn, sizes)
+    parts = sizes | {"attention": attention, "ffn": ffn}
     if memory_width is not None:
         widths = sizes | {"memory": (memory_width, memory_width)}
         kinds = {name: kind for name, kind in ATTENTIONS.items() if "memory" in signature(kind)}
