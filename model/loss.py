@@ -199,6 +199,6 @@ def loss(
 
     total = hidden.new_zeros(())
     for rows, *chunk in chunks(size, hidden, *labels):
-        logits = F.linear(rows, *parameters).to(exact_dtype(hidden))
+        logits = head.map(rows).to(exact_dtype(hidden))
         total = total + chunk_loss(logits, *chunk, **options)
     return total, count
