@@ -1,4 +1,4 @@
-"""Padding: rows of unequal length, and rows that outgrow the context."""
+"""Padding: what is visible in rows of unequal length; and rows that outgrow the context."""
 
 from typing import Any
 
@@ -8,20 +8,12 @@ from torch import Tensor
 Rows = list[list[int]]  # of token ids
 
 
-def pad(rows: Rows, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns (tokens, padded on the left; visible, with at least `size` columns)."""
-    longest = max(map(len, rows))
-    # masks hide padding, but a repetition penalty sees it: so it is a token that the row has anyway
-    padded = [row[:1] * (longest - len(row)) + row for row in rows]
-    tokens = torch.tensor(padded, device=device)
-    return tokens, visible_slots(rows, max(size, longest), device)
-
-
 def visible_slots(rows: Rows, size: int, device: torch.device) -> Tensor:
-    """The mask of slots, (B, size): false at a row's padding, true at its tokens and later ones."""
+    """The mask of slots: false at a row's padding, true at its tokens and later ones. It has `size`
+    columns, or without a size those of the tokens."""
     longest = max(map(len, rows))
     starts_B1 = torch.tensor([[longest - len(row)] for row in rows], device=device)
-    return torch.arange(size, device=device) >= starts_B1
+    return torch.arange(size or longest, device=device) >= starts_B1
 
 
 def slide(state: Any) -> None:
