@@ -33,21 +33,20 @@ def compile_module(module: LossModule, config: Config, world: World) -> None:
     else:
         network = module.model
         network.hidden = compile(network.hidden, network)
-    module.differentiate = compile(module.differentiate, None)
+    module.differentiate = compile(module.differentiate, module)
 
 
 def compiled(
-    eager: Callable[..., Any], owner: nn.Module | None, is_optional: bool, failures: list[Exception]
+    eager: Callable[..., Any], owner: nn.Module, is_optional: bool, failures: list[Exception]
 ) -> Callable[..., Any]:
-    """The function compiled by torch.compile; if that is optional, it runs eagerly after the first
-    failure. That of a module is compiled only in training: each new length of a text would be
-    compiled again."""
+    """The function of a module, compiled by torch.compile, but only in training: each new length of
+    a text would be compiled again. If that is optional, it runs eagerly after the first failure."""
     from torch._dynamo.exc import TorchDynamoException
 
     fast = torch.compile(eager)
 
     def function(*inputs: Any, **options: Any) -> Any:
-        is_training = owner is None or (owner.training and torch.is_grad_enabled())
+        is_training = owner.training and torch.is_grad_enabled()
         if failures or not is_training:
             return eager(*inputs, **options)
         try:
