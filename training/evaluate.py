@@ -21,7 +21,7 @@ from data.batch import Batch
 from data.corpus import load_data
 from model.checkpoint import read_state
 from model.generate.options import add_options
-from model.pretrained import init_settings, load_pretrained
+from model.pretrained import load_pretrained
 from model.runs import newest_run, step_name
 from training.distributed import start
 from training.evaluation import evaluate
@@ -56,8 +56,7 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
     overrides or, if there are none, with its own."""
     keys = list(map(key_of, overrides))
     node, _ = with_model(compose_node([f"init_from={place}", *overrides]), keys, {})
-    stored = init_settings(place)
-    model, tokenizer, _, step = load_pretrained(place, which)
+    model, tokenizer, stored, step = load_pretrained(place, which)
     checkpoint = expand_user(place) / "checkpoints" / step_name(step)
     saved = read_state(checkpoint) if checkpoint.exists() else {}  # none in a Hugging Face folder
 
