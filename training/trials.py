@@ -93,7 +93,7 @@ class Terms:
         self.modules = modules
         self.counts: Counter[Any] = Counter()  # each one's count in the step
         self.ratios: dict[Any, Tensor] = {}  # targets per count
-        self.has_counts: bool | None = None  # unknown before the first step
+        self.has_counts = True  # until a step shows that all terms are means
 
     def add_to(self, losses: dict[str, Tensor], count: int) -> None:
         """Add each term times the number of targets."""
@@ -106,7 +106,7 @@ class Terms:
     def over_targets(self, key: Any, term: Any, count: int) -> Tensor:
         if not isinstance(term, tuple):
             return count * term
-        if self.has_counts is False:
+        if not self.has_counts:
             raise ValueError(f"{key[1]} was not (sum, count) in the first step; start with (0, 0)")
         total, own = term
         self.counts[key] += own
@@ -115,7 +115,7 @@ class Terms:
     def count(self, run: Run, batches: Iterable[tuple[Batch, bool]], n_targets: Any) -> None:
         """Find the counts of a step, by forward passes that leave no trace. If all terms turn out
         to be means, this happens only in the first step."""
-        if self.has_counts is False:
+        if not self.has_counts:
             return
         self.counts.clear()
         module = run.loss_module
@@ -125,8 +125,7 @@ class Terms:
         with torch.no_grad(), torch.random.fork_rng(gpus), traces, world.precision.autocast():
             for micro_batch, _ in batches:
                 module(*micro_batch)
-        if self.has_counts is None:
-            self.has_counts = bool(self.counts)
+        self.has_counts = bool(self.counts or self.ratios)  # of this step, or of one before
         if self.counts:
             counts = world.sum(*self.counts.values())
             ratios = n_targets / (counts + (counts == 0))  # if a count is zero, so is its sum
