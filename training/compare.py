@@ -177,9 +177,9 @@ def markdown(columns: dict[str, list[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in zip(*padded, strict=True))
 
 
-def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
-    """Returns (the name of this run of a sweep; whether it may be resumed: a repeated sweep
-    continues its unfinished runs)."""
+def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool]:
+    """Returns (the name of this run of a sweep; whether it is resumed: a repeated sweep continues
+    its unfinished runs)."""
     if node.resume or node.name:
         error = ValueError("-m cannot be combined with name= or resume=: each run gets a new name")
         raise SystemExit(report(error))  # Hydra would go on with the next run
@@ -187,13 +187,12 @@ def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool | str]:
     if RUNS.absolute() not in run.parents:
         raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
     name = run.relative_to(RUNS.absolute()).as_posix()
-    if not (run / "config.yaml").exists():
-        return name, False
-    if read_config(RUNS / name)["overrides"] != list(hydra.overrides.task):
+    is_started = (run / "config.yaml").exists()
+    if is_started and read_config(RUNS / name)["overrides"] != list(hydra.overrides.task):
         raise ValueError(
             f"{RUNS / name} already exists, with other settings; choose another hydra.sweep.dir"
         )
-    return name, "auto"
+    return name, is_started
 
 
 def end_of_run(hydra: Any, job_return: JobReturn) -> None:
