@@ -24,8 +24,8 @@ class Eager:
     """An optimizer's methods without torch's wrappers, which import torch._dynamo before the first
     step and take 1.1 s for it."""
 
-    add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
+    add_param_group = unwrap(Optimizer.add_param_group)
+    zero_grad = unwrap(Optimizer.zero_grad)
 
 
 class Muon(Eager, Optimizer):
