@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from configs.errors import CheckpointError, DataError
+from configs.errors import DataError
 from data.disk import atomic_write
 from model.checkpoint import read_config, read_frozen, read_state, read_tensors
 from model.runs import list_checkpoints, read_best, read_rows, step_of
@@ -25,9 +25,6 @@ def restore(saver: Checkpointer, place: Path) -> None:
     folder = saver.folder
     state = run.state
     stored = read_state(place)
-    if not {*vars(state), "scaler"} <= stored.keys():
-        hint = f"use init_from={folder}"
-        raise CheckpointError(f"{folder} was imported and has not been trained; {hint}")
     if stored["dataset"] != state.dataset:
         changed = "the text, or the order that this version gives it, has changed"
         hint = f"restore it, or train from init_from={folder}"

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from configs.cli import print
 from configs.compose import CONFIGS, key_of, read_yaml, to_config
+from configs.errors import CheckpointError
 from configs.flat import flatten
 from configs.schema import Config
 from model.checkpoint import check_code, read_config
@@ -36,6 +37,9 @@ def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config
     both)."""
     run = RUNS / name
     stored = read_config(run)
+    if stored["tokenizer"]["kind"] == "hub" and stored["init_from"] is None:
+        hint = f"use init_from={run}"
+        raise CheckpointError(f"{run} was imported and has not been trained; {hint}")
     check_code(run, stored, origin["code"])
     choices = stored.pop("choices")
     overrides = stored.pop("overrides")

@@ -95,7 +95,7 @@ def check_parts(config: Config) -> None:
     for name in config.metrics.names:
         if name not in METRICS:
             raise ValueError(f"metrics.names has {name!r}; choose from: {', '.join(METRICS)}")
-    if not config.init_from and config.tokenizer.get("kind") != "hub":  # else it is loaded
+    if not config.init_from:  # else it is loaded
         build("tokenizer", TOKENIZERS, config.tokenizer)
     train = config.train
     only_minutes = {train.steps, train.tokens, train.epochs} == {None}
