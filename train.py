@@ -158,17 +158,17 @@ def loop(
     def is_due(every: int | None) -> bool:
         return every is not None and state.step % every == 0
 
-    def validate() -> float:
-        """The loss on a fixed part of the validation set."""
+    def validate() -> bool:
+        """Evaluate a fixed part of the validation set. Returns whether its loss is the best yet."""
         metrics = evaluate(run, config.eval.max_examples)
         log.evaluation(metrics)
-        return metrics["val_loss"]
+        return state.record(metrics["val_loss"])
 
     # also before the first step and after the last: these evaluations choose the best checkpoint,
     # which may be the model that fine-tuning starts from
     evaluates = config.eval.every is not None or config.init_from is not None
     if state.step == 0 and evaluates:
-        state.record(validate())
+        validate()
         if config.init_from:
             saver.save(best=True)
 
@@ -188,7 +188,7 @@ def loop(
 
         is_best = False
         if is_due(config.eval.every) or (evaluates and run_length.is_over(state)):
-            is_best = state.record(validate())
+            is_best = validate()
         if is_due(config.sample.every):
             log.sample(sample(run))
         if config.metrics.names and is_due(config.metrics.every):
