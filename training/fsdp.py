@@ -37,9 +37,7 @@ def whole(tensor: Any) -> Tensor:
 
 
 def shard_like(tensor: Tensor, sharded: Any) -> Tensor:
-    """Move a whole tensor, which all processes have, to the device of another, and shard it in the
-    same way."""
-    tensor = tensor.to(sharded.device)
+    """Shard a whole tensor, which all processes have, in the same way as another."""
     if not is_sharded(sharded):
         return tensor
     from torch.distributed.tensor import distribute_tensor
