@@ -5,7 +5,7 @@ from model.hub.family import Family
 
 # export takes the first that fits: LLAMA comes before MISTRAL, and a RoBERTa with one token type
 # before BERT, because they fit fewer models
-ONE_TYPE = bert.ROBERTA._replace(values={**bert.ROBERTA.values, "type_vocab_size": {1: 1}})
+ONE_TYPE = bert.ROBERTA.derive("roberta", values={"type_vocab_size": {1: 1}})
 ALL = [ONE_TYPE]
 for module in (gpt2, llama, decoders, gpt_neox, bert, t5, bart):
     for family in vars(module).values():

@@ -7,7 +7,6 @@ from model.hub.family import Family
 from model.hub.spec import ACTIVATIONS, BASE, POST_NORM, Spec, attention_spec
 from model.hub.tensors import Table, columns, skip_rows
 
-SIDES = ("encoder", "decoder")
 ENCODER = """
 model.encoder.layernorm_embedding                encoder.embedding_norm
 model.encoder.layer_norm                         encoder.final_norm
@@ -28,22 +27,22 @@ model.decoder.layers.*.encoder_attn.v_proj       decoder.blocks.*.cross.value
 model.decoder.layers.*.encoder_attn.out_proj     decoder.blocks.*.cross.out
 lm_head.weight                                   head.map.weight
 """
+COPIES = """
+model.encoder.embed_tokens                       embedding.table
+model.decoder.embed_tokens                       embedding.table
+"""
+POSITIONS = """
+model.encoder.embed_positions                    encoder.position.table
+model.decoder.embed_positions                    decoder.position.table
+"""
 
 
 def rules(spec: Spec, config: Any) -> Table:
     bias = "final_logits_bias head.map.bias"
     table = columns(bias, lambda row: row[0], lambda bias: bias[None])
     if not spec["head.tie_weights"]:  # then nothing is tied, and each side has a copy
-        for side in SIDES:
-            table |= columns(f"model.{side}.embed_tokens embedding.table")
+        table |= columns(COPIES)
     return table | columns("model.shared embedding.table")
-
-
-def from_third_row(spec: Spec, config: Any) -> Table:
-    table = rules(spec, config)
-    for side in SIDES:
-        table |= skip_rows(2, f"model.{side}.embed_positions {side}.position.table")
-    return table
 
 
 BART = Family(
@@ -66,19 +65,15 @@ BART = Family(
     },
     values={"activation_function": ACTIVATIONS},
     names=ENCODER + ENCODER.replace("encoder", "decoder") + CROSS,
-    rules=from_third_row,
+    rules=lambda spec, config: rules(spec, config) | skip_rows(2, POSITIONS),
     optional=r"model\.shared",  # unused unless it is tied
     note="training changes the bias of the logits and the embedding of padding, which are fixed there",
 )
 MBART = BART.derive("mbart", spec={"block.kind": "pre"})
-SINES = """
-model.encoder.embed_positions                    encoder.position.table
-model.decoder.embed_positions                    decoder.position.table
-"""
 PEGASUS = MBART.derive(
     "pegasus",
     spec={"embedding_norm": False},
-    names=BART.names + SINES,
+    names=BART.names + POSITIONS,
     rules=rules,
     optional=rf"{BART.optional}|embed_positions",
     note=f"{BART.note}, and so are its positions",

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from configs.flat import flatten
+from configs.flat import flatten, nested
 from configs.registry import Positive, build, check_value
 from model.hub.family import Keys
 from model.hub.spec import Spec, merge_layers
 from model.position import SCALINGS
 
-SCALING = "position.scaling."
 ORIGINAL = "original_max_position_embeddings"
 # layers that see all positions, and those that see the positions of a window
 FULL, WINDOW = "full_attention", "sliding_attention"
@@ -30,7 +29,7 @@ def read_rope(config: Any, spec: Spec, kind: str = FULL) -> Spec:
         rope["original_max_position"] = original
     if scaling["kind"] == "yarn":
         rope = {"beta_fast": 32.0, "beta_slow": 1.0, **rope}
-    checked = build("rope_type", SCALINGS, scaling | rope, shared={})  # refuses unknown keys
+    checked = build("rope_type", SCALINGS, scaling | rope)  # refuses unknown keys
     if rope:
         scaling |= vars(checked)
     options = {"rope_theta": theta, "rotary_fraction": rotated, "scaling": scaling}
@@ -38,15 +37,18 @@ def read_rope(config: Any, spec: Spec, kind: str = FULL) -> Spec:
 
 
 def rope_keys(spec: Spec) -> Keys:
-    rope = {"rope_type": spec[f"{SCALING}kind"].replace("none", "default")}
-    rope["rope_theta"] = spec["position.rope_theta"]
-    rope["partial_rotary_factor"] = spec["position.rotary_fraction"]
+    position = nested(spec)["position"]
+    scaling = position["scaling"]
+    rope = {
+        "rope_type": scaling.pop("kind").replace("none", "default"),
+        "rope_theta": position["rope_theta"],
+        "partial_rotary_factor": position["rotary_fraction"],
+    }
     if rope["rope_type"] == "default":  # other options may be those of other layers
         return rope
-    for name, value in spec.items():
-        option = name.removeprefix(SCALING).replace("original_max_position", ORIGINAL)
-        if name.startswith(SCALING) and option != "kind" and value is not None:
-            rope[option] = value
+    for name, value in scaling.items():
+        if value is not None:
+            rope[name.replace("original_max_position", ORIGINAL)] = value
     return rope
 
 
