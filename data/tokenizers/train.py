@@ -74,11 +74,13 @@ def byte_level(*patterns: str) -> Any:
 
 
 def bytes_to_unicode() -> list[str]:
-    """The printable character that stands for each byte in the vocabulary of a byte-level BPE."""
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = iter(range(256, 512))
-    codes = [byte if byte in printable else next(others) for byte in range(256)]
-    return list(map(chr, codes))
+    """The character that stands for each byte in the vocabulary of a byte-level BPE: its own, if it
+    is printable."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    alphabet = ByteLevel.alphabet()
+    others = map(chr, range(256, 512))
+    return [chr(byte) if chr(byte) in alphabet else next(others) for byte in range(256)]
 
 
 Trainer = ByteTrainer | CharTrainer | BpeTrainer | Tiktoken | Pretrained
