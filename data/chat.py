@@ -32,8 +32,8 @@ PLAIN = r"""{% for message in messages %}
 {{ 'assistant:\n' }}
 {%- endif %}
 """
-# around what {% generation %} marks; no text has U+FDD0, which is not a character
-START, STOP = "\ufdd0start\ufdd0", "\ufdd0stop\ufdd0"
+# before and after what {% generation %} marks; no text has U+FDD0, which is not a character
+MARK = "\ufdd0mark\ufdd0"
 SAID = "\ufdd0said\ufdd0"  # in the place of what is said
 
 
@@ -61,7 +61,7 @@ def compiled(template: str, date: str | None) -> Any:
     environment.globals.update(
         raise_exception=raise_exception,
         strftime_now=strftime_now,
-        generation=lambda caller: START + caller() + STOP,
+        generation=lambda caller: MARK + caller() + MARK,
     )
 
     template = re.sub(r"(\{%[-+]?\s*)generation\b", r"\1call generation()", template)
@@ -105,7 +105,7 @@ class ChatTemplate:
             marked = self.template.render(values, tools=None, documents=None)
         text = ""
         spans = []
-        for number, piece in enumerate(re.split(f"{START}|{STOP}", marked)):
+        for number, piece in enumerate(marked.split(MARK)):
             start = len(text)
             text += piece
             if number % 2:  # it was between marks
