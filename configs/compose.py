@@ -37,10 +37,9 @@ def to_config(node: DictConfig) -> Config:
     config: Config = construct("", Config, values)
     if config.plan.gpu and not config.dry_run:
         raise ValueError("plan.gpu plans a run for another GPU: add dry_run=true")
-    train = config.train
-    if {train.steps, train.tokens, train.epochs, train.minutes} == {None}:
+    if all(OmegaConf.select(node, length) is None for length in LENGTHS):
         raise ValueError(f"a run needs a length: set one of {', '.join(LENGTHS)}")
-    if train.patience is not None and config.eval.every is None:
+    if config.train.patience is not None and config.eval.every is None:
         raise ValueError("train.patience counts evaluations and eval.every is null: set eval.every")
     return config
 
