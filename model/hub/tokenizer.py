@@ -51,11 +51,10 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
             theirs = auto_tokenizer(folder)
         specials = special_ids(theirs, hf_config, rules)
         text = theirs.backend_tokenizer.to_str()
-        size = hf_config.vocab_size
-        tokenizer = HubTokenizer(text, specials, size, dict(sorted(files.items())))
-        largest = max(max(ids, default=0) for ids in tokenizer.template)
-        if largest >= size:
-            raise HubError(f"the template has token {largest}; the model has {size} tokens")
+        tokenizer = HubTokenizer(text, specials, hf_config.vocab_size, dict(sorted(files.items())))
+        before, after = tokenizer.template
+        with naming("AutoTokenizer adds tokens to a text"):
+            tokenizer.checked(before + after)
         return tokenizer
 
 
