@@ -14,7 +14,7 @@ from torch import Tensor
 from configs.parts import load_parts
 from data.chat import add_plain_template
 from data.disk import write_files
-from model.checkpoint import LoadedRun, model_config
+from model.checkpoint import LoadedRun
 from model.hub.tokenizer import auto_tokenizer, tokenizer_files
 from model.inference import prepare
 from model.precision import choose_device
@@ -38,7 +38,7 @@ class Harness(HFLM):
         prepare(network.to(where))
         add_plain_template(tokenizer, config)
         with TemporaryDirectory() as folder:
-            write_files(Path(folder), tokenizer_files(tokenizer, model_config(config["model"])))
+            write_files(Path(folder), tokenizer_files(tokenizer, network))
             theirs = auto_tokenizer(Path(folder))
         absent: Any = SimpleNamespace(device=where, config=None)
         usual = {"tokenizer": theirs, "max_length": network.context_length}

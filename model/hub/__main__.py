@@ -20,7 +20,7 @@ from configs.schema import Config
 from data.chat import add_plain_template
 from data.disk import atomic_folder
 from data.tokenizers.tokenizer import Tokenizer
-from model.checkpoint import load_run, model_config, model_tensors
+from model.checkpoint import load_run, model_tensors
 from model.hub.adapter import export_adapter
 from model.hub.card import model_card
 from model.hub.convert import export, load_hf
@@ -54,11 +54,10 @@ def export_run(
     """Write the folder or the file, and return how to load it."""
     model, tokenizer, settings, _ = loaded = load_run(run, which)
     add_plain_template(tokenizer, settings)
-    config = model_config(settings["model"])
     if folder.suffix == GGUF:
-        return export_gguf(model, tokenizer, config, folder, family_name, dtype)
+        return export_gguf(model, tokenizer, folder, family_name, dtype)
     tokenizer.files["README.md"] = model_card(expand_user(run), loaded)
-    _, hf_model = export(model, tokenizer, config, folder, family_name)
+    _, hf_model = export(model, tokenizer, folder, family_name)
     return f"{folder}: for transformers.{type(hf_model).__name__}.from_pretrained({str(folder)!r})"
 
 

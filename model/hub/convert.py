@@ -20,7 +20,7 @@ from model.hub.families import ALL, FAMILIES
 from model.hub.families.positions import windows
 from model.hub.family import HEADLESS, Keys, Match, load_transformers, read_config, write_config
 from model.hub.files import naming, resolve_folder
-from model.hub.spec import Spec, config_from_spec, spec_from_config
+from model.hub.spec import Spec, config_from_spec, spec_from_model
 from model.hub.tensors import from_hf, to_hf
 from model.hub.tokenizer import (
     CONFIG,
@@ -198,15 +198,15 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
 
 
 def export(
-    model: Any, tokenizer: Tokenizer, config: ModelConfig, folder: Path, name: str | None = None
+    model: Any, tokenizer: Tokenizer, folder: Path, name: str | None = None
 ) -> tuple[Match, Any]:
     """Write a folder, if its logits and ids are those of the run. Returns what it describes, and
     the model in transformers."""
     load_transformers()  # first, else each class would be refused because it is missing
-    files = tokenizer_files(tokenizer, config)
+    files = tokenizer_files(tokenizer, model)
     # config.json is written with the model
     special = {"vocab_size": tokenizer.vocab_size, **json.loads(files.pop(CONFIG))}
-    found = first_match(spec_from_config(config, model), special, name)
+    found = first_match(spec_from_model(model), special, name)
 
     hf_model = to_transformers(model.float(), found)
     if not agree(model, *example(hf_model, model.context_length)):

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from configs.cli import warn
 from configs.errors import HubError
-from configs.schema import ModelConfig
 from data.disk import sync_and_hash
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import PATTERN, byte_level
@@ -67,13 +66,12 @@ PROBE = (
 def export_gguf(
     model: Any,
     tokenizer: Tokenizer,
-    config: ModelConfig,
     file: Path,
     family: str | None,
     dtype: str,
 ) -> str:
     """Write the file, by way of an export that is verified. Return how to run it."""
-    if config.classes:
+    if model.classes:
         raise HubError("a GGUF file has no place for classes; export a folder")
     with naming("GGUF files need the gguf package; pip install -e '.[gguf]' installs it"):
         import gguf
@@ -81,7 +79,7 @@ def export_gguf(
     with TemporaryDirectory(prefix=f"{file.name}.", dir=file.parent) as home:
         folder = Path(home, "hf")
         draft = Path(home, file.name)
-        found, hf_model = export(model, tokenizer, config, folder, family)
+        found, hf_model = export(model, tokenizer, folder, family)
         name = architecture(found)
         writer = gguf.GGUFWriter(draft, name)
         writer.add_name(file.stem)

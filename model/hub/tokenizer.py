@@ -7,7 +7,6 @@ from typing import Any
 
 from configs.cli import warn
 from configs.errors import HubError
-from configs.schema import ModelConfig
 from data.chat import PLAIN, TEMPLATE
 from data.tokenizers.huggingface import FORCED, GENERATION, SETTINGS, without_class
 from data.tokenizers.imported import HubTokenizer, load_hf_tokenizer
@@ -132,12 +131,12 @@ def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
     return specials
 
 
-def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]:
-    """The files, {name: text}; config.json has only the special tokens."""
+def tokenizer_files(tokenizer: Tokenizer, model: Any) -> dict[str, str]:
+    """The files, {name: text}, for this model; config.json has only the special tokens."""
     # text is always text, unless it must name masks
     names_tokens = {"mask", "sentinel_0"} & tokenizer.specials.keys()
     splits = tokenizer.text is None and not names_tokens
-    settings = {"model_max_length": config.context_length, "split_special_tokens": splits}
+    settings = {"model_max_length": model.context_length, "split_special_tokens": splits}
 
     text, written = without_class(tokenizer, settings)
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
@@ -152,7 +151,7 @@ def tokenizer_files(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, str]
             "bos_token_id": tokenizer.start,
             "pad_token_id": tokenizer.specials.get("pad"),
         }
-        if config.kind == "encoder_decoder":
+        if model.kind == "encoder_decoder":
             ids["decoder_start_token_id"] = tokenizer.start
         files[CONFIG] = files[GENERATION] = json.dumps(ids, indent=2)
     return files

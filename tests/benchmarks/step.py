@@ -119,12 +119,12 @@ class Plain(nn.Module):
 def both_models(n_layers, n_heads, width, length, vocab_size):
     """Our GPT-2 and that of transformers, with the same weights."""
     from model.hub.convert import first_match, to_transformers
-    from model.hub.spec import spec_from_config
+    from model.hub.spec import spec_from_model
 
     config = compose([*GPT2, *model_sizes(n_layers, n_heads, width, length)]).model
     model = build_model(config, vocab_size)
     ids = {"vocab_size": vocab_size, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    match = first_match(spec_from_config(config, model), ids, "gpt2")
+    match = first_match(spec_from_model(model), ids, "gpt2")
     return model, to_transformers(model, match)
 
 

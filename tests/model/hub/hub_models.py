@@ -172,9 +172,9 @@ def edit_config(folder, **keys):
 
 def there_and_back(folder):
     """(model, tokenizer, the folder of their export, which is beside it)"""
-    model, tokenizer, config = load_hf(folder)
+    model, tokenizer, _ = load_hf(folder)
     back = folder.with_name("back")
-    export(model, tokenizer, config, back)
+    export(model, tokenizer, back)
     return model.eval(), tokenizer, back
 
 

@@ -30,8 +30,8 @@ STRANGE = ["\0\1\x1b[31m\x7f", "\u2028\x85\x1c", "<|end|><|pad|> <|end|>x", " \n
 
 
 def write(file, overrides, dtype="f32"):
-    model, tokenizer, config = build(f"tokenizer=bpe {overrides}", ("end", "start", "pad"))
-    export_gguf(model, tokenizer, config, file, None, dtype)
+    model, tokenizer = build(f"tokenizer=bpe {overrides}", ("end", "start", "pad"))
+    export_gguf(model, tokenizer, file, None, dtype)
     return model.eval(), tokenizer
 
 

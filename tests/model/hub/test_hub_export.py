@@ -13,7 +13,7 @@ from model.hub import convert
 from model.hub.__main__ import import_run
 from model.hub.convert import export, load_hf
 from model.hub.families.llama import LLAMA
-from model.hub.spec import config_from_spec, spec_from_config
+from model.hub.spec import config_from_spec, spec_from_model
 from model.transformer import build_model
 from tests.data.test_huggingface import SAMPLE
 from tests.data.test_tokenizer import make
@@ -25,10 +25,10 @@ SIZES = "model.d_model=32 model.n_layers=2 model.n_heads=4 model.context_length=
 
 
 def build(overrides, specials=("end", "pad", "start", "mask")):
-    """(model, tokenizer, config) with random weights."""
+    """(model, tokenizer) with random weights."""
     config = compose(f"tokenizer=byte {SIZES} {overrides}".split())
     tokenizer = make(config.tokenizer["kind"], TEXT, specials)
-    return randomize(build_model(config.model, tokenizer.vocab_size)), tokenizer, config.model
+    return randomize(build_model(config.model, tokenizer.vocab_size)), tokenizer
 
 
 NARROW = "model.layer_kinds.window.attention.sliding_window=5"
@@ -65,11 +65,11 @@ EXPORTS = {
 @pytest.mark.parametrize("overrides", thin(EXPORTS, [*EXPORTS][::2]))
 def test_exported_models_load_in_transformers(overrides, tmp_path):
     specials = ("end", "start", "pad", "mask", "sentinel_0", "sentinel_1")
-    model, tokenizer, config = build(overrides, specials)
-    _, written = export(model, tokenizer, config, tmp_path / "out")
+    model, tokenizer = build(overrides, specials)
+    _, written = export(model, tokenizer, tmp_path / "out")
     architecture = type(written).__name__
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
-    hf_model = AUTO[config.kind].from_pretrained(tmp_path / "out").eval()
+    hf_model = AUTO[model.kind].from_pretrained(tmp_path / "out").eval()
     assert type(hf_model).__name__ == architecture
     assert architecture.startswith(EXPORTS[overrides])
     inputs = torch.arange(12).view(2, 6), torch.arange(20).view(2, 10)
@@ -115,8 +115,8 @@ def test_models_that_fit_no_class_are_refused(overrides, tmp_path):
 
 
 def spec_of(overrides):
-    model, _, config = build(f"model=llama {overrides}")
-    return spec_from_config(config, model)
+    model, _ = build(f"model=llama {overrides}")
+    return spec_from_model(model)
 
 
 def test_layers_have_one_spec():
@@ -131,8 +131,8 @@ def test_layers_have_one_spec():
 @pytest.mark.parametrize("preset", ["gpt2", "bert"])
 def test_every_dropout_of_a_class_is_written(preset):
     """Its defaults would drop what this model does not. And converters read the n_ctx of GPT-2."""
-    model, _, config = build(f"model={preset} model.dropout=0.3")
-    written = convert.first_match(spec_from_config(config, model), {"pad_token_id": 0}).config
+    model, _ = build(f"model={preset} model.dropout=0.3")
+    written = convert.first_match(spec_from_model(model), {"pad_token_id": 0}).config
     dropouts = {k: v for k, v in written.to_dict().items() if re.search("pdrop$|dropout_prob$", k)}
     assert len(dropouts) > 1 and set(dropouts.values()) == {0.3}
     assert getattr(written, "n_ctx", 64) == 64
@@ -174,10 +174,10 @@ def test_a_window_is_no_matter_of_logits(tmp_path, monkeypatch):
 
 
 def test_a_model_with_nan_is_refused(tmp_path):
-    model, tokenizer, config = build("model=llama")
+    model, tokenizer = build("model=llama")
     model.embedding.table.weight.data[:] = torch.nan
     with pytest.raises(FloatingPointError, match="the logits are NaN or infinite"):
-        export(model, tokenizer, config, tmp_path / "out")
+        export(model, tokenizer, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -193,9 +193,10 @@ def test_other_users_can_read_what_is_written(tmp_path):
 def test_a_part_of_your_own_is_refused(tmp_path, monkeypatch):
     """Even with the weights of another."""
     monkeypatch.setitem(PARTS["attention"], "own", PARTS["attention"]["gqa"])
-    _, tokenizer, config = build("model=llama attention=gqa")
+    _, tokenizer = build("model=llama")
+    config = compose(f"model=llama attention=gqa {SIZES}".split()).model
     config = replace(config, attention=part("attention", "gqa", kind="own"))
     model = build_model(config, tokenizer.vocab_size)
     with pytest.raises(HubError, match='kind is "own"; only "gqa" is supported'):
-        export(model, tokenizer, config, tmp_path / "out")
+        export(model, tokenizer, tmp_path / "out")
     assert not list(tmp_path.iterdir())

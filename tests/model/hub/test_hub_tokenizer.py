@@ -320,8 +320,8 @@ def test_spaces_are_cleaned_up_in_decoding(cleans_up, tmp_path):
 @pytest.mark.parametrize("specials", [("end", "pad", "start"), ("end", "mask")])
 def test_special_tokens_in_a_text_are_text_after_export(specials, tmp_path):
     """Unless a text has to name masks."""
-    model, tokenizer, config = build("model=llama tokenizer=bpe", specials)
-    export(model, tokenizer, config, tmp_path / "out")
+    model, tokenizer = build("model=llama tokenizer=bpe", specials)
+    export(model, tokenizer, tmp_path / "out")
     auto = hf.AutoTokenizer.from_pretrained(tmp_path / "out")
     text = "".join(f"<|{name}|>" for name in specials)
     ids = list(tokenizer.specials.values())
