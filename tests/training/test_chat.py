@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import transformers as hf
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import sample
 from configs.cli import run_command
@@ -23,10 +22,10 @@ from data.chat import ChatTemplate, fit_to_chat, to_messages
 from data.corpus import load_data
 from data.sources.tables import read_turns
 from data.store import VALIDATION
+from data.tokenizers.huggingface import tokenizer_json
 from data.tokenizers.imported import HubTokenizer
 from data.tokenizers.plain import ByteTokenizer
 from data.tokenizers.tokenizer import NO_TEMPLATE, BytePairTokenizer, to_base64
-from data.tokenizers.train import bytes_to_unicode
 from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run
@@ -91,16 +90,18 @@ def folder(tmp_path):
 START, TURN_END = 257, 258
 
 
-def letters(template, merges=()):
-    """A tokenizer with this template, whose tokens are bytes, special tokens and pairs."""
-    specials = ["<|end|>", "<|im_start|>", "<|im_end|>"]
-    vocabulary = {letter: i for i, letter in enumerate([*bytes_to_unicode(), *specials])}
-    pairs = {"".join(pair): 259 + i for i, pair in enumerate(merges)}
-    backend = Tokenizer(models.BPE(vocabulary | pairs, [*merges]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(specials)
-    return HubTokenizer(backend.to_str(), {"end": 256}, 300, {"chat_template.jinja": template})
+def byte_pairs(pattern, *pairs, **specials):
+    """A tokenizer whose tokens are bytes, these pairs of them and special tokens."""
+    tokens = [*(bytes([byte]) for byte in range(256)), *pairs]
+    return BytePairTokenizer(pattern, to_base64(tokens), specials)
+
+
+def letters(template, *pairs):
+    """An imported tokenizer with this template; line ends before a word are words of their own."""
+    end = 256 + len(pairs)
+    specials = {"end": end, "im_start": end + 1, "im_end": end + 2}
+    text = tokenizer_json(byte_pairs(r"\s+(?!\S)|\s|\S+", *pairs, **specials))
+    return HubTokenizer(text, {"end": end}, 300, {"chat_template.jinja": template})
 
 
 def parts(tokenizer, *texts):
@@ -143,8 +144,7 @@ def test_the_plain_template_by_hand():
         [*b"\nh\xc3\xa9", 256],
         [*b"\n"],
     ]
-    tokens = [*(bytes([byte]) for byte in range(256)), b"\n\n", "\u00e9".encode()]
-    tokenizer = BytePairTokenizer(r"\s+|\S+", to_base64(tokens), {"end": 258})
+    tokenizer = byte_pairs(r"\s+|\S+", b"\n\n", "\u00e9".encode(), end=258)
     assert parts(tokenizer, "user", "\n\u00e9", "assistant", "\u00e9") == [
         [*b"user:", 256, 257, 10, *b"assistant:", 10],  # of the whole text
         [257, 258],
@@ -164,7 +164,7 @@ def test_a_prompt_has_the_ids_that_are_trained_on():
     sentence = r"'t', '\n\n'], but in ['t', '\n', '\n'] where an answer follows"
     for each in (template, marked):
         with pytest.raises(ValueError, match=re.escape(sentence)):
-            parts(letters(each, [("\u010a", "\u010a")]), *texts)
+            parts(letters(each, b"\n\n"), *texts)
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED])
