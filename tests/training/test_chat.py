@@ -13,7 +13,6 @@ import pytest
 import transformers as hf
 
 import sample
-from configs.cli import run_command
 from configs.compose import compose
 from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
@@ -303,16 +302,14 @@ def test_a_conversation_that_is_cut_keeps_an_answer_or_is_dropped(room):
 
 
 @pytest.fixture
-def say(monkeypatch, capsys):
-    """say(run, *options, stdin=...): what sample.py --chat prints"""
+def say(monkeypatch, command):
+    """say(run, *options, stdin=..., code=0): what sample.py --chat prints"""
 
-    def say(run, *options, stdin):
+    def say(run, *options, stdin, code=0):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"))
-        capsys.readouterr()
-        args = ["--chat", "--run", str(run), "--precision", "fp32", "--temperature", "0", *options]
-        code = run_command(lambda: sample.main([*args, "--max-new-tokens", "12"]))
-        printed = capsys.readouterr()
-        return printed.out if code == 0 else printed.err
+        args = ["--chat", "--run", run, "--precision", "fp32", "--temperature", "0", *options]
+        printed = command(sample.main, *args, "--max-new-tokens", "12", code=code)
+        return printed.err if code else printed.out
 
     return say
 
@@ -379,12 +376,13 @@ def test_of_our_own(run, say):
     both_say(say, "runs/own", "back")
     import_run("back", Path("again"))
     assert say("again", stdin="the cat 3") == say("runs/own", stdin="the cat 3")
-    assert "the last message is the assistant's: '1 hats'" in say(
-        "again", "--json", stdin=json.dumps(to_messages(["user", "a", "assistant", "1 hats"]))
-    )
+    answered = json.dumps(to_messages(["user", "a", "assistant", "1 hats"]))
+    errors = say("again", "--json", stdin=answered, code=2)
+    assert "the last message is the assistant's: '1 hats'" in errors
     for option in ("--slide", "--n=2", "--json --system=x"):
-        assert "has no effect: --chat has a template" in say("again", *option.split(), stdin="a")
-    assert "line 1: not JSON" in say("again", "--json", stdin="the cat")
+        errors = say("again", *option.split(), stdin="a", code=2)
+        assert "has no effect: --chat has a template" in errors
+    assert "line 1: not JSON" in say("again", "--json", stdin="the cat", code=3)
 
 
 def test_a_conversation_goes_on(run, say, monkeypatch):
