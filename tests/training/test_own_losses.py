@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from data.objectives import NextToken
 from model.checkpoint import load_run
-from model.feedforward import ACTIVATIONS, FFNS, MLP
+from model.feedforward import FFNS, MLP
 from model.loss import loss
 from model.transformer import ARCHITECTURES, Decoder, build_model
 from tests.parts import VOCABULARY, part, tiny
@@ -36,7 +36,8 @@ class Own(MLP):
 
 @pytest.fixture(autouse=True)
 def own(monkeypatch):
-    monkeypatch.setitem(FFNS, "own", partial(Own, activation=ACTIVATIONS["relu"], gated=False))
+    for kind, cls in {"own": Own, "counted": Counted, "stateful": Stateful}.items():
+        monkeypatch.setitem(FFNS, kind, partial(cls, activation=torch.relu, gated=False))
 
 
 def make_model(kind="own"):
@@ -73,13 +74,11 @@ class Counted(Own):
 
 
 @pytest.mark.parametrize("rows", [6, 4, 1])
-def test_a_term_with_a_count_of_its_own_does_not_change_with_the_micro_batch(rows, monkeypatch):
+def test_a_term_with_a_count_of_its_own_does_not_change_with_the_micro_batch(rows):
     """Its sum is divided by its count in the whole step."""
-    monkeypatch.setitem(FFNS, "counted", partial(Counted, activation=torch.relu, gated=False))
     model, batch = make_model("counted"), make_batch()
     loss = cross_entropy(model, batch)
-    terms = [block.ffn.term for block in model.stack.blocks]
-    size = sum(total / count for total, count in terms)
+    size = sum(torch.div(*block.ffn.term) for block in model.stack.blocks)
     _, expected = after_sgd(model, loss + size)
     losses = updater(model, sgd(model), rows)(batch).losses
     assert losses["size"] == pytest.approx(size.item(), rel=1e-6)
@@ -145,9 +144,8 @@ class Stateful(Own):
         return super().forward(x) * self.gain.clone()
 
 
-def test_a_second_forward_pass_leaves_no_trace(monkeypatch):
+def test_a_second_forward_pass_leaves_no_trace():
     """With train.recompute=block: it begins with the buffers of the first."""
-    monkeypatch.setitem(FFNS, "stateful", partial(Stateful, activation=torch.relu, gated=False))
     found = []
     for is_recomputed in (False, True):
         model = make_model("stateful")
