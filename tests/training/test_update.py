@@ -139,7 +139,7 @@ def test_every_optimizer_goes_on_as_if_it_had_not_stopped(kind):
     def begin():
         model = make_model()
         optimizers = build_optimizers(kind_options("optimizer", kind), model)
-        tensors = {**dict(model.named_parameters()), **state_tensors(model, optimizers)}
+        tensors = dict(model.named_parameters()) | state_tensors(model, optimizers)
         return tensors, make_run(None, optimizers).swapped, updater(model, optimizers)
 
     tensors, swapped, update = begin()
@@ -173,7 +173,7 @@ def test_a_nan_never_reaches_the_weights(what):
         table.register_hook(lambda grad: grad * math.inf)
 
     def state():
-        tensors = {**model.state_dict(), **state_tensors(model, optimizers)}
+        tensors = model.state_dict() | state_tensors(model, optimizers)
         return {name: tensor.detach().nan_to_num(7) for name, tensor in tensors.items()}
 
     before = state()
@@ -253,7 +253,7 @@ def test_weights_decay_at_the_learning_rate_of_the_step():
     """And of AdamW matrices only; without a gradient, nothing else changes them."""
     model = make_model()
     [optimizer] = optimizers = make_optimizers("adamw", model, lr=0.01, weight_decay=0.1)
-    before = copy_of(dict(model.named_parameters()))
+    before = copy_of(model.state_dict())
     assert set_lr(optimizers, 0.5) == 0.005
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
