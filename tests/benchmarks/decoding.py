@@ -41,13 +41,9 @@ def ours(model, theirs, dtype, batch):
     prepare(model.to(DTYPES[dtype]))
 
     def decode(prompts, new):
-        return transposed(generate(model, prompts, max_new_tokens=new))
+        return np.transpose(list(generate(model, prompts, max_new_tokens=new))).tolist()
 
     return decode
-
-
-def transposed(steps):
-    return [list(row) for row in zip(*steps, strict=True)]
 
 
 def transformers(model, theirs, dtype, batch):
@@ -135,7 +131,7 @@ def llama_cpp(model, theirs, dtype, batch):
         steps = [step(prompts, 0)]
         for at in range(PROMPT, PROMPT + new - 1):
             steps.append(step([[token] for token in steps[-1]], at))
-        return transposed(steps)
+        return np.transpose(steps).tolist()
 
     return decode
 
@@ -170,8 +166,8 @@ def measure(size, dtype, batch, side):
     """(ids, seconds) of one side."""
     models = (model.eval() for model in both_models(*SIZES[size]))
     function = SIDES[side](*models, dtype, batch)
-    generator = torch.Generator().manual_seed(1)
-    prompts = torch.randint(SIZES[size][-1], (batch, PROMPT), generator=generator).tolist()
+    torch.manual_seed(1)
+    prompts = torch.randint(SIZES[size][-1], (batch, PROMPT)).tolist()
     function(prompts, 4)  # the first call warms up
     start = time.perf_counter()
     ids = function(prompts, NEW)
