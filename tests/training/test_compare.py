@@ -30,9 +30,8 @@ def test_a_sweep_of_which_one_run_fails(start):
     """The others are trained; the table has its first evaluation. runs/ may be a link."""
     Path("disk").mkdir()
     Path("runs").symlink_to("disk")
-    rates = "optimizer.lr=0.01,1e30,0.02"
     usual = ["optimizer=adamw", "train.grad_clip=0", "optimizer.weight_decay=0", "train.steps=2"]
-    output, errors = start("-m", rates, *usual, "log.every=1", code=5)
+    output, errors = start("-m", "optimizer.lr=0.01,1e30,0.02", *usual, "log.every=1", code=5)
     assert "run 1 failed\nerror: step 2: the " in errors and "Traceback" not in errors
     assert errors.count("error: ") == 1
     [home] = Path("runs").iterdir()
