@@ -13,7 +13,7 @@ from torch import nn
 from data.objectives import NextToken
 from model.checkpoint import load_run
 from model.feedforward import MLP
-from tests.training.runs import content, newest, read_lines, tensors
+from tests.training.runs import content, newest, rows, tensors
 from training.checks import check_gradients, check_terms
 from training.optimizer import OPTIMIZERS, AdamW
 
@@ -103,8 +103,8 @@ def test_frozen_weights_of_an_own_part(start, own):
     held = load_file("runs/full/frozen.safetensors")
     assert held.keys() == {f"stack.blocks.{i}.ffn.out.weight" for i in range(2)}
     assert not held.keys() & load_file(newest("runs/full") / "model.safetensors").keys()
-    loaded = load_run("runs/full").model
-    assert all(torch.equal(loaded.state_dict()[name], held[name]) for name in held)
+    loaded = load_run("runs/full").model.state_dict()
+    assert all(torch.equal(loaded[name], held[name]) for name in held)
 
 
 def test_a_frozen_weight_that_changes(start, own, monkeypatch):
@@ -179,8 +179,7 @@ def test_an_optimizer_with_weights_to_evaluate(run, start, monkeypatch):
     evaluated = load_file(newest("runs/full") / "model.safetensors")
     assert not any(torch.equal(evaluated[name], stored[f"{name}.other"]) for name in evaluated)
     start("init_from=runs/full", "name=judged", "train.steps=0")
-    last = read_lines("runs/full/metrics.jsonl")[-1]["val_loss"]
-    assert read_lines("runs/judged/metrics.jsonl")[-1]["val_loss"] == last
+    assert rows("runs/judged", "val_loss")[-1] == rows("runs/full", "val_loss")[-1]
 
 
 def test_processes_must_have_the_same_losses():
