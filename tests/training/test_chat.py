@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from model.hub.__main__ import export_run, import_run
 from tests.data.corpora import chunks_of, source, write_rows
 from tests.model.hub.hub_models import edit_config
 from tests.model.hub.test_hub_tokenizer import hf_folder
-from tests.training.runs import read_lines
+from tests.training.runs import read_lines, rows
 from training.evaluate import main as evaluate
 
 CHATML = """{%- for m in messages %}
@@ -349,15 +350,14 @@ def test_from_a_folder_and_back(folder, start, say, command):
     lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
     start.plainly(*CHAT, *usual, *lora)
     found = json.loads(command(evaluate, "--run", "runs/tuned", "--json").out)
-    logged = [row for row in read_lines("runs/tuned/metrics.jsonl") if "val_loss" in row]
-    assert found["val_loss"] == pytest.approx(logged[-1]["val_loss"]), "of merged weights"
+    [*_, logged] = rows("runs/tuned", "val_loss")
+    assert [found["val_loss"]] == pytest.approx(logged), "of merged weights"
     export_run("runs/tuned", "latest", Path("back"), None)
     assert hf_answer("back", QUESTION) != hf_answer("hf", QUESTION)
     ends = both_say(say, "runs/tuned", "back")
     tokenizer = load_run("runs/tuned").tokenizer
     assert ends == tokenizer.end_ids and len(ends) == 2
-    name = tokenizer.backend.id_to_token
-    assert list(map(name, ends)) == ["<|endoftext|>", "<|im_end|>"]
+    assert [*map(tokenizer.backend.id_to_token, ends)] == ["<|endoftext|>", "<|im_end|>"]
     import_run("back", Path("again"))
     assert load_run("again").tokenizer.end_ids == ends
 
@@ -396,12 +396,9 @@ def test_a_conversation_goes_on(run, say, monkeypatch):
         seen.append([message["content"] for message in messages])
         return encode(self, messages)
 
-    def interrupt(text):
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(ChatTemplate, "encode_prompt", record)
     with monkeypatch.context() as patch:
-        patch.setattr(sample, "show", interrupt)
+        patch.setattr(sample, "show", Mock(side_effect=KeyboardInterrupt))
         say("runs/own", "--system", "s", stdin="a\nb\n")
     [first, second] = seen
     assert first == ["s", "a"] and second[::3] == ["s", "b"]
