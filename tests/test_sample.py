@@ -110,9 +110,8 @@ def test_a_decoder_continues_the_prompt(run, rows, prompt):
     assert gpt2.tokenizer.decode(row["ids"]) == row["text"]
     before = list(prompt.encode()) or gpt2.tokenizer.end_ids
     logprobs = gpt2.model(torch.tensor([before + row["ids"]]))[0].log_softmax(-1)
-    for place, i in enumerate(row["ids"]):
-        expected = logprobs[len(before) - 1 + place, i].item()
-        assert row["logprobs"][place] == pytest.approx(expected, abs=1e-4)
+    expected = logprobs[len(before) - 1 : -1].gather(1, torch.tensor(row["ids"])[:, None])
+    assert row["logprobs"] == pytest.approx(expected.flatten().tolist(), abs=1e-4)
 
 
 def test_scores(run, rows, terminal, monkeypatch):
@@ -220,14 +219,10 @@ def test_interactive(run):
 
 
 def test_an_interrupt_ends_one_prompt(run, monkeypatch):
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sample.Sampler, "generate", interrupt)
+    monkeypatch.setattr(sample.Sampler, "generate", Mock(side_effect=KeyboardInterrupt))
     assert run("--interactive", stdin=b"line\nof\n") == "\n\n"
     assert run("--prompt", "line") == ""
-    typed = Mock(side_effect=[KeyboardInterrupt, EOFError])
-    monkeypatch.setattr("builtins.input", typed)
+    monkeypatch.setattr("builtins.input", Mock(side_effect=[KeyboardInterrupt, EOFError]))
     assert run("--interactive") == "\n", "one without a prompt ends nothing"
 
 
