@@ -81,16 +81,14 @@ def test_shares_of_a_batch_have_equally_many_rows(batched):
 
 def test_a_limited_evaluation_repeats_its_sequences(text):
     validation = loader(text, split="validation", batch_size=6)
-    limits = 6, 6, None
-    some, again, first = [next(validation.evaluation(limit)).targets for limit in limits]
+    some, again, first = [next(validation.evaluation(n)).targets for n in (6, 6, None)]
     assert some.equal(again) and not some.equal(first), "anywhere in the text"
 
 
 def test_evaluation_ends_with_the_last_token(text):
     part = text.validation
-    whole = part.tokens
-    for n in range(33, 50):
-        part.tokens = whole[:n]
+    for n in range(49, 32, -1):
+        part.tokens = part.tokens[:n]
         part.n_tokens = n
         found = [batch.targets.flatten() for batch in loader(text, split="validation").evaluation()]
         assert torch.cat(found).tolist() == part.tokens[1:].tolist()
