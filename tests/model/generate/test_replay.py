@@ -57,14 +57,9 @@ def recording(graph, **options):
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """The graphs that a test has made."""
-    made = []
-
-    def new():
-        made.append(Graph())
-        return made[-1]
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", new)
+    """What makes the graphs of a test."""
+    made = Mock(side_effect=Graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", made)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", Mock())
     monkeypatch.setattr(torch.cuda, "graph", recording)
@@ -81,7 +76,7 @@ def replayed(graphs, monkeypatch):
         for step, expected in zip(decode(model, prompts, **options), grown, strict=True):
             assert step.ids == expected.ids
             assert step.logprobs == pytest.approx(expected.logprobs, abs=1e-10)
-        assert len(graphs) == 1
+        assert graphs.call_count == 1
 
     return replayed
 
@@ -94,14 +89,14 @@ def test_one_greedy_row(replayed):
 def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
     """The model runs in Python for the prompt, to warm up, and to be recorded; then no more."""
     model = lively()
-    runs = []
-    model.head.register_forward_pre_hook(lambda module, args: runs.append(module))
+    runs = Mock(return_value=None)
+    model.head.register_forward_pre_hook(runs)
     monkeypatch.setattr(decode_module, "can_replay", lambda model: True)
     steps = decode(model, PROMPTS[:1], max_new_tokens=9)
     next(steps)
-    assert len(runs) == 3
+    assert runs.call_count == 3
     assert len(list(steps)) == 8
-    assert len(runs) == 3
+    assert runs.call_count == 3
 
 
 def test_a_processor_reads_each_token_before_the_next(graphs, monkeypatch):
@@ -114,7 +109,7 @@ def test_a_processor_reads_each_token_before_the_next(graphs, monkeypatch):
         processor = LogitsProcessor(rules, PROMPTS, 12, [])
         expected.append([*decode(model, PROMPTS, processor=processor, **options)])
     assert expected[0] == expected[1] != [*decode(model, PROMPTS, **options)]
-    assert len(graphs) == 1, "of the last call alone"
+    assert graphs.call_count == 1, "of the last call alone"
 
 
 OTHERS = [
