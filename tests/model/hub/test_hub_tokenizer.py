@@ -26,6 +26,7 @@ from model.checkpoint import load_run
 from model.generate.prompt import encode_prompt
 from model.hub.__main__ import export_run, import_run
 from model.hub.convert import export, load_hf
+from model.weights import read_json
 from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, byte_pairs
 from tests.model.hub.hub_models import (
     PLAIN,
@@ -130,8 +131,8 @@ def behavior(folder, template=True):
     added = {i: str(token.__getstate__()) for i, token in tokenizer.added_tokens_decoder.items()}
     chat, template = [{"role": "user", "content": "the cat"}], tokenizer.chat_template
     chat = tokenizer.apply_chat_template(chat)["input_ids"] if template else None
-    files = [folder / name for name in ("config.json", "generation_config.json")]
-    ends = [json.loads(file.read_text())["eos_token_id"] for file in files]
+    files = ("config.json", "generation_config.json")
+    ends = [read_json(folder / file)["eos_token_id"] for file in files]
     return rows, decoded, roles, added, template, chat, ends
 
 
@@ -180,7 +181,7 @@ def test_special_tokens_survive_finetuning(kind, tmp_path, monkeypatch):
 def test_masks_in_a_prompt_are_those_of_the_tokenizer(kind, rstrip, tmp_path):
     folder = hf_folder(kind, tmp_path / "hf")
     path = folder / "tokenizer.json"
-    whole = json.loads(path.read_text())
+    whole = read_json(path)
     mask = whole["added_tokens"][-1]
     mask["rstrip"] = rstrip
     path.write_text(json.dumps(whole))
@@ -218,8 +219,7 @@ def test_special_tokens_around_the_pieces_of_a_prompt():
     options = (tokenizer, 64, False, [[9], []], tokenizer.specials)
     assert encode_prompt("a[MASK]b", *options) == [9, 256, ord("a"), 257, ord("b"), 258]
     assert encode_prompt("ab", *options) == [9, ord("a"), ord("b")]
-    asked = encode_prompt("<|middle|>|<|odd|>", *options, special=True)
-    assert asked == [258, *b"|<|odd|>"]
+    assert encode_prompt("<|middle|>|<|odd|>", *options, special=True) == [258, *b"|<|odd|>"]
     with pytest.raises(ValueError, match="the prompt has 2 .MASK.; this run has 1"):
         encode_prompt("a[MASK]b[MASK]", *options)
 
@@ -312,8 +312,8 @@ def test_spaces_are_cleaned_up_in_decoding(cleans_up, tmp_path):
     ids = random.Random(0).choices(range(len(words)), k=400)
     assert tokenizer.decode(ids) == auto.decode(ids)
     stream = tokenizer.incremental_decoder()
-    pieces = [stream([i]) for i in ids]
-    assert "".join(pieces) + stream([], final=True) == auto.decode(ids)
+    shown = "".join(stream([i]) for i in ids)
+    assert shown + stream([], final=True) == auto.decode(ids)
     assert (" ." in auto.decode(ids)) != cleans_up
 
 
@@ -333,7 +333,8 @@ def test_special_tokens_in_a_text_are_text_after_export(specials, tmp_path):
 def test_an_ordinary_token_is_no_mask(tmp_path):
     folder = hf_folder("wordpiece", tmp_path / "hf", PLAIN)  # BertTokenizer would make it one
     assert load_hf(folder)[1].specials["mask"] == 4
-    whole = json.loads((folder / "tokenizer.json").read_text())
+    path = folder / "tokenizer.json"
+    whole = read_json(path)
     whole["added_tokens"].pop()
-    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    path.write_text(json.dumps(whole))
     assert "mask" not in load_hf(folder)[1].specials
