@@ -39,8 +39,9 @@ WINDOWS = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
 GROUPED = SIZES | {"num_key_value_heads": 2}
+SLIDING = {"use_sliding_window": True, "sliding_window": 5}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
-AFTER_PAD = {"max_position_embeddings": CONTEXT + PAD + 1}
+ROBERTA = SIZES | {"max_position_embeddings": CONTEXT + PAD + 1, "type_vocab_size": 1}
 DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "activation": "relu"}
 DISTILBERT |= {"max_position_embeddings": CONTEXT}
 T5 = {"d_model": 32, "d_kv": 6, "d_ff": 48, "num_heads": 4}
@@ -48,8 +49,10 @@ T5 |= {"num_layers": 3, "num_decoder_layers": 2}
 BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "max_position_embeddings": CONTEXT}
 BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48}
 BART |= {"decoder_ffn_dim": 48, "forced_eos_token_id": None}
-EXPERTS = GROUPED | {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
-EXPERTS |= {"norm_topk_prob": True, "use_sliding_window": True, "sliding_window": 5}
+EXPERTS = (
+    GROUPED | SLIDING | {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
+)
+EXPERTS |= {"norm_topk_prob": True}
 
 
 def rope(kind, original, base=10000.0, **options):
@@ -58,8 +61,6 @@ def rope(kind, original, base=10000.0, **options):
     return {"rope_parameters": {"rope_type": kind, "rope_theta": base, **original, **options}}
 
 
-LLAMA3 = rope("llama3", 128, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
-YARN = rope("yarn", 1024, base=100.0, factor=4.0)
 OTHER = rope("default", None, base=500.0) | {"hidden_act": "gelu_new"}
 RMSNORM, LAYERNORM = (OTHER | {f"{kind}_norm_eps": 1e-4} for kind in ("rms", "layer"))
 THETAS = {
@@ -75,16 +76,15 @@ MODELS = {
     | {"scale_attn_weights": False},
     "llama, one key for two queries": GROUPED,
     "llama, one key for all, tied": SIZES | {"num_key_value_heads": 1, "tie_word_embeddings": True},
-    "llama, llama3": GROUPED | LLAMA3,
+    "llama, llama3": GROUPED
+    | rope("llama3", 128, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0),
     "llama, linear": GROUPED
     | {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"}
     | rope("linear", None, factor=4.0),
-    "llama, yarn": GROUPED | YARN,
+    "llama, yarn": GROUPED | rope("yarn", 1024, base=100.0, factor=4.0),
     "mistral": GROUPED | {"sliding_window": 5},
     "qwen3": GROUPED | {"head_dim": 8},
-    "qwen3, windows": GROUPED
-    | WINDOWS
-    | {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5},
+    "qwen3, windows": GROUPED | WINDOWS | SLIDING | {"head_dim": 8},
     "smollm3": GROUPED
     | {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": False},
     "olmo2": GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True},
@@ -98,12 +98,10 @@ MODELS = {
     "bert": SIZES,
     "bert, untied": SIZES
     | {"hidden_act": "relu", "type_vocab_size": 1, "tie_word_embeddings": False},
-    "roberta": SIZES | AFTER_PAD | {"type_vocab_size": 1},
-    "roberta, two types, untied": SIZES
-    | AFTER_PAD
-    | {"type_vocab_size": 2, "tie_word_embeddings": False},
-    "xlm-roberta": SIZES | AFTER_PAD | {"type_vocab_size": 1},
-    "camembert": SIZES | AFTER_PAD | {"hidden_act": "relu"},
+    "roberta": ROBERTA,
+    "roberta, two types, untied": ROBERTA | {"type_vocab_size": 2, "tie_word_embeddings": False},
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA | {"type_vocab_size": 2, "hidden_act": "relu"},
     "distilbert": DISTILBERT,
     "electra": SIZES | {"embedding_size": 32, "hidden_act": "relu", "type_vocab_size": 3},
     "modernbert": SIZES | {"num_hidden_layers": 3, "local_attention": 7, "rope_parameters": THETAS},
@@ -115,9 +113,7 @@ MODELS = {
     "t5, flan": T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     "mt5": T5 | {"relative_attention_num_buckets": 8},
     "bart": BART,
-    "qwen2": GROUPED
-    | RMSNORM
-    | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0},
+    "qwen2": GROUPED | RMSNORM | SLIDING | {"max_window_layers": 0},
     "gemma": GROUPED | RMSNORM | {"head_dim": 12, "attention_bias": True, "hidden_act": "gelu"},
     "phi3": GROUPED | RMSNORM | {"sliding_window": 5, "partial_rotary_factor": 0.75},
     "stablelm": GROUPED | LAYERNORM | {"partial_rotary_factor": 0.75},
