@@ -151,8 +151,7 @@ def test_settings_that_an_older_run_lacks_take_the_default(resume):
     config["code"]["model"] = "other"
     path.write_text(yaml.safe_dump(config))
     output, errors = resume("eval.every=250")
-    defaults = {"adapt.kind": "none", "metrics.every": 100}
-    for key, value in defaults.items():
+    for key, value in {"adapt.kind": "none", "metrics.every": 100}.items():
         assert f"{key} was added after this run was started, and is {value}\n" in output
     assert "eval.every was 77 and is now 250\n" in output
     assert errors == "warning: the code of model has changed since runs/mine was started\n"
