@@ -140,8 +140,7 @@ def resume(bench, *overrides):
     expected = saved("first")
     yield {"checkpoint_bytes": sum(map(len, expected.values()))}
     bench.train("again", *settings)
-    stop = {3: lambda: os.kill(os.getpid(), signal.SIGTERM)}
-    bench.train("stopped", *settings, before=stop)
+    bench.train("stopped", *settings, before={3: lambda: signal.raise_signal(signal.SIGTERM)})
     yield {"stopped_early": saved("stopped") != expected}
     bench.train("stopped", *settings, "resume=true")
     is_promised = bench.tiny or "deterministic=true" in overrides
@@ -156,9 +155,8 @@ def resume(bench, *overrides):
 def training(bench, *overrides):
     """The speed of a run of GPT-2, and its memory beside what dry_run=true estimates."""
     figures = bench.train("run", *overrides)
-    rows = figures["micro_batch_size"]
     counted = cost.count(bench.config(*overrides), bench.precision("bf16"), bench.vocab_size)
-    estimated = counted.memory(rows, shards=1)
+    estimated = counted.memory(figures["micro_batch_size"], shards=1)
     parameters = sum(p.numel() for p in counted.model.parameters())
     yield {"parameters": parameters, "estimated_gb": estimated / 1e9} | figures
 
