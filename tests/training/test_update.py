@@ -32,13 +32,7 @@ from tests.parts import (
 from training.distributed import World
 from training.evaluation import mean_losses
 from training.muon import Muon
-from training.optimizer import (
-    OPTIMIZERS,
-    build_optimizers,
-    groups_of,
-    set_lr,
-    state_tensors,
-)
+from training.optimizer import OPTIMIZERS, build_optimizers, groups_of, set_lr, state_tensors
 from training.restore import fill
 from training.run import Run, TrainState
 from training.step import LossModule, micro_batches, seed_step

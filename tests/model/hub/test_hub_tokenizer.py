@@ -28,14 +28,7 @@ from model.hub.__main__ import export_run, import_run
 from model.hub.convert import export, load_hf
 from model.weights import read_json
 from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, byte_pairs
-from tests.model.hub.hub_models import (
-    PLAIN,
-    build_hf,
-    edit_config,
-    save,
-    there_and_back,
-    unigrams,
-)
+from tests.model.hub.hub_models import PLAIN, build_hf, edit_config, save, there_and_back, unigrams
 from tests.model.hub.test_hub_export import build
 from tests.training.runs import TEXT, train
 
