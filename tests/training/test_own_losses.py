@@ -14,7 +14,15 @@ from model.loss import loss
 from model.transformer import ARCHITECTURES, Decoder, build_model
 from tests.parts import VOCABULARY, part, tiny
 from tests.training.runs import rows, tensors
-from tests.training.test_update import after_sgd, cross_entropy, make_batch, sgd, updater, with_loss
+from tests.training.test_update import (
+    after_sgd,
+    assert_equal,
+    cross_entropy,
+    make_batch,
+    sgd,
+    updater,
+    with_loss,
+)
 from training.compile import recompute_blocks
 from training.metrics import METRICS
 from training.optimizer import AdamW
@@ -199,8 +207,7 @@ def test_the_average_of_the_weights(run):
         for name, weight in average.items():
             average[name] = weight.lerp(trained[name], 1 - decay)
             assert torch.allclose(stored[name], average[name], atol=1e-7), name
-    loaded = load_run(folder).model.state_dict()
-    assert all(torch.equal(loaded[name], stored[name]) for name in stored)
+    assert_equal(load_run(folder).model.state_dict(), stored)
     assert rows(folder, "val_loss") != rows(run(*options[1:]), "val_loss")
 
 
