@@ -15,6 +15,7 @@ from configs.parts import LOADED
 from data import prepare, readers, store
 from data.store import TRAIN, VALIDATION
 from tests.data.corpora import SPECIALS, chunks_of, corpus, source, text_corpus, trainer, write_rows
+from tests.data.test_tokenizer import library as python_text
 from tests.parts import ROOT
 
 TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
@@ -113,8 +114,7 @@ def test_pairs_are_those_of_the_source():
 def test_a_long_document_is_encoded_as_a_whole(monkeypatch, tokenizer):
     monkeypatch.setattr(readers, "CHUNK_CHARS", 5000)
     monkeypatch.setattr(prepare, "JOB_BYTES", 9000)
-    files = readers.stdlib_files()[::60]
-    text = "".join(path.read_text("utf-8") for path in files)[:300_000]
+    text = python_text(300_000)
     made = text_corpus(text, tokenizer)
     end = made.tokenizer.specials["end"]
     cut = int(len(text) * 0.95)
@@ -126,8 +126,7 @@ def test_a_long_document_is_encoded_as_a_whole(monkeypatch, tokenizer):
 def test_more_than_65536_tokens():
     text = "".join(map(chr, range(0x10000, 0x10000 + 70_000)))
     made = text_corpus(text, "char")
-    shown = made.tokenizer.decode(made.validation.tokens.tolist())
-    assert shown == text[-3500:]
+    assert made.tokenizer.decode(made.validation.tokens.tolist()) == text[-3500:]
 
 
 def test_a_cached_corpus_is_reused(monkeypatch):
