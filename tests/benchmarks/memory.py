@@ -31,8 +31,7 @@ def measure(overrides):
     """(estimated, measured) bytes of two steps."""
     config = compose([*overrides, "device=cpu", "precision=fp32"])
     rows = config.train.batch_size
-    kind = config.tokenizer["kind"]
-    vocab_size = config.tokenizer.get("vocab_size") or plan.VOCAB_SIZES[kind]
+    vocab_size = config.tokenizer.get("vocab_size") or plan.VOCAB_SIZES[config.tokenizer["kind"]]
     cost.GPU_CHUNK = CHUNK  # of the loss, on a CPU
     expected = cost.count(config, FP32, vocab_size).memory(rows, shards=1)
     torch.ones(512, 512) @ torch.ones(512, 512)  # the buffers of the library

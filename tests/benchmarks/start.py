@@ -57,8 +57,7 @@ def main(rounds=5):
         parts = [f"{name:<14}"]
         for i, unit in enumerate(("s", "CPU s")):
             seconds = [pair[i] for pair in measured]
-            of_torch = median(pair[i] for pair in times["import torch"])
-            ratio = median(seconds) / of_torch
+            ratio = median(seconds) / median(pair[i] for pair in times["import torch"])
             parts.append(f"{spread(seconds)} {unit}, {ratio:.2f} of import torch")
         print("   ".join(parts))
 

@@ -71,8 +71,7 @@ def test_char_ids_are_sorted():
 
 
 def library(n_bytes):
-    texts = [path.read_text("utf-8") for path in stdlib_files()[::40]]
-    return "".join(texts)[:n_bytes]
+    return "".join(path.read_text("utf-8") for path in stdlib_files()[::40])[:n_bytes]
 
 
 def test_bpe_has_the_requested_size():

@@ -298,8 +298,7 @@ def test_a_conversation_that_is_cut_keeps_an_answer_or_is_dropped(room):
         is_target = batch.targets != IGNORE_INDEX
         assert is_target.any(1).all()
         both = is_target[:, :-1]
-        following = batch.inputs["tokens"][:, 1:]
-        assert following[both].equal(batch.targets[:, :-1][both])
+        assert batch.inputs["tokens"][:, 1:][both].equal(batch.targets[:, :-1][both])
 
 
 @pytest.fixture
