@@ -14,7 +14,6 @@ from data.batch import Batch
 from data.loader import Loader
 from data.shuffle import hash_seed, permutation
 
-SORT_GROUP = 128  # batches of pairs that are sorted by length together, at most
 SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by target length
 
 
@@ -22,6 +21,8 @@ SIMILAR = 8  # tokens: sources whose lengths differ by less are sorted by target
 class PairLoader(Loader):
     """Pairs, batched with others of similar length to save padding; or conversations, as pairs of
     ids and mask."""
+
+    sort_group = 128  # batches that are sorted by length together, at most
 
     def __post_init__(self) -> None:
         starts, lengths = self.part.pairs()
@@ -37,6 +38,9 @@ class PairLoader(Loader):
             for i in np.flatnonzero(is_too_long):
                 mask = self.part.text(starts[i, 1], truncated[i, 1])
                 used[i] &= mask[1:].any()
+
+        if kind == "labels":  # a class may have texts of one length; a batch of them teaches less
+            self.sort_group = 1
 
         self.n_too_long = int(is_too_long.sum())
         if self.n_too_long:
@@ -71,9 +75,9 @@ class PairLoader(Loader):
         end = (epoch + 1) * self.n // self.batch_size  # the step that runs into the next epoch
         if step == end:
             return self.group_batches(step, 1)[0]
-        group, turn = divmod(step - first, SORT_GROUP)
-        start = first + group * SORT_GROUP
-        return self.group_batches(start, min(SORT_GROUP, end - start))[turn]
+        group, turn = divmod(step - first, self.sort_group)
+        start = first + group * self.sort_group
+        return self.group_batches(start, min(self.sort_group, end - start))[turn]
 
     def sorted_group(self, step: int, n_steps: int) -> ndarray:
         """The ids of a group, (batch, pair)."""
