@@ -10,6 +10,8 @@ import yaml
 
 import train
 from model import save
+from model.hub.__main__ import import_run
+from tests.model.hub import hub_models
 from tests.parts import thin
 from tests.training.runs import content, files, newest, rows
 from training.log import Log
@@ -103,6 +105,14 @@ def resume(run, start, monkeypatch):
     monkeypatch.setattr(train.plan, "report", lambda config: "model")
     run("name=mine", "train.steps=0", "optimizer=muon", "eval.every=null", "schedule.warmup=2")
     return partial(start, "name=mine", "resume=true", "dry_run=true")
+
+
+def test_an_imported_run_is_not_resumed(start):
+    hub_models.save(hub_models.build_hf("gpt2"), Path("hf"))
+    Path("runs").mkdir()
+    import_run("hf", Path("runs/mine"))
+    errors = start("name=mine", "resume=true", code=4).err
+    assert "runs/mine was imported and has not been trained; use init_from=runs/mine" in errors
 
 
 FIXED = {
