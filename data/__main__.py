@@ -20,7 +20,6 @@ def main(args: list[str] | None = None) -> None:
     overrides = parser.parse_args(args).overrides
     # not for --help: they import torch
     from data.corpus import load_data
-    from data.objectives.pairs import label_text
     from model.pretrained import init_tokenizer
     from training.settings import new_config
 
@@ -49,16 +48,16 @@ def main(args: list[str] | None = None) -> None:
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.inputs.items())
     print(f"first batch: {shapes}, {batch.count:,} targets")
 
+    classes = loaders.objective.classes
     for row in range(min(MAX_ROWS, train.batch_size)):
         print()
-        if kind == "labels":
-            _, labels = train.examples(train.batch_ids(0))
-            print(f"{'label':<12}{label_text(labels[row])!r}")
-            batch.targets[row] = IGNORE_INDEX
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
             if name in ("source", "tokens", "targets"):
                 ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
-                print(f"{name:<12}{loaders.tokenizer.decode_with_specials(ids)!r}")
+                text = loaders.tokenizer.decode_with_specials(ids)
+                if classes and name == "targets":
+                    text = classes[ids[0]]
+                print(f"{name:<12}{text!r}")
 
 
 if __name__ == "__main__":

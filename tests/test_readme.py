@@ -111,6 +111,8 @@ def home(tmp_path_factory):
     write_parts(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        [block] = [block for block in PYTHON_BLOCKS if "packages.jsonl" in block]
+        exec(block)
         for command in sorted(TRAIN, key=lambda command: command == "python train.py"):
             assert execute(small(command)) == 0, command
             if name := arguments(command)[1].get("name"):

@@ -31,6 +31,7 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
     "val_loss": ("val loss", ".3f"),
     "val_bpb": ("bits per byte", ".3f"),
     "val_accuracy": ("accuracy", ".1%"),
+    "val_f1": ("F1", ".3f"),
     "val_exact_match": ("exact match", ".1%"),
 }
 

@@ -4,14 +4,13 @@ validation set, and the accuracy of its predictions."""
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from itertools import islice
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from data.batch import Batch
-from training.predictions import ACCURACIES, Accuracy
+from training.predictions import ACCURACIES, Accuracy, measure_accuracy
 from training.run import Run
 from training.step import micro_batches
 
@@ -21,7 +20,7 @@ def evaluate(
     limit: int | None = None,
     watch: Callable[..., Iterable[Batch]] = lambda batches, total: batches,
     exact: Accuracy | None = None,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them.
     watch(batches, total) shows the progress. exact: an exact_match that replaces the accuracy of
     the objective."""
@@ -46,7 +45,7 @@ def evaluate(
 
     name = "val_exact_match" if exact else data.objective.accuracy
     if name:
-        metrics[name] = mean_accuracy(run, batches(), exact or ACCURACIES[name])
+        metrics |= measure_accuracy(run, batches(), name, exact or ACCURACIES[name])
     return metrics
 
 
@@ -68,17 +67,3 @@ def mean_losses(run: Run, batches: Iterable[Batch]) -> dict[str, float]:
     }
     means = {f"val_loss_{name}": sums[name] / counts[name] for name in sums if name}
     return {"val_loss": sum(sums.values()) / counts.total()} | means
-
-
-def mean_accuracy(run: Run, batches: Iterable[Batch], accuracy: Accuracy) -> float:
-    """The share of predictions that are correct."""
-    # each process has its own batches; but a forward pass with FSDP needs all processes, so there
-    # each counts all batches, and the ratio is the same
-    world = run.world
-    rank, size = (0, 1) if world.parallel == "fsdp" else world.share
-    counts = np.zeros(2)
-    with run.evaluating():
-        for batch in islice(batches, rank, None, size):
-            counts += accuracy(run, batch)
-    correct, total = world.sum(*counts).tolist()
-    return correct / total

@@ -33,7 +33,9 @@ FORMATS = {
     "val_ppl": "perplexity {:,.1f}",
     "val_bpb": "{:.3f} bits/byte",
     "val_accuracy": "accuracy {:.1%}",
+    "val_f1": "F1 {:.3f}",
     "val_exact_match": "exact match {:.1%}",
+    "confusion": "",
 }
 
 
@@ -80,7 +82,7 @@ class Log:
         eta = timedelta(seconds=round(min(left, 1e9)))  # printed as 0:01:02
         self.record(values, f"ETA {eta}")
 
-    def evaluation(self, metrics: dict[str, float], full: bool = False) -> None:
+    def evaluation(self, metrics: dict[str, Any], full: bool = False) -> None:
         seen = self.run.data.train.tokens_seen(self.state.step)
         self.record(metrics, "(all examples)" if full else "", full=full, **seen)
         is_first = self.state.step == 0 and not full  # the first should not wait for matplotlib
@@ -144,4 +146,4 @@ def in_words(values: Mapping[str, float]) -> str:
     """Format values for a line; those without a format, such as user metrics, have their names."""
     words = [FORMATS[name].format(values[name]) for name in values if name in FORMATS]
     named = [f"{name} {values[name]:.4g}" for name in values if name not in FORMATS]
-    return "  ".join(words + named[:MAX_NAMED])
+    return "  ".join(filter(None, words + named[:MAX_NAMED]))

@@ -11,10 +11,12 @@ from rich.filesize import decimal
 from torch import nn
 
 from configs.schema import Config
+from data.corpus import build_data
 from model.precision import Precision, choose_device, choose_precision
 from model.pretrained import init_tokenizer
 from model.weights import count_parameters
 from training.cost import Cost, count, peak_flops, read_gpus
+from training.finetune import with_classes
 from training.schedule import RunLength
 from training.settings import host_memory
 
@@ -38,6 +40,8 @@ def report(config: Config) -> str:
     vocab_size = config.tokenizer.get("vocab_size") or VOCAB_SIZES.get(kind, 50_000)
     if config.init_from:
         vocab_size = init_tokenizer(config.init_from).vocab_size
+    if build_data(config)[0].input_kind == "labels":
+        config = with_classes(config, config.model.classes or ["", ""])  # how many is not known yet
     cost = count(config, precision, vocab_size)
     if cost is None:
         return f"model       {config.model.kind}, cost unknown"

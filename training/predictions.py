@@ -1,11 +1,13 @@
 """What a model predicts for validation examples, targets and masked tokens; the accuracy of both."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from typing import Any, TextIO
 
 import numpy as np
+from numpy import ndarray
 from torch import Tensor
 
 from configs.registry import Registry
@@ -79,7 +81,8 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Row
     return [[i for i in row if i is not None] for row in rows]
 
 
-Accuracy = Callable[[Run, Batch], tuple[int, int]]  # (number of correct predictions, of all)
+# (run, batch) -> (number of correct predictions, of all); of a classifier, its confusion matrix
+Accuracy = Callable[[Run, Batch], Any]
 
 
 def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
@@ -105,7 +108,45 @@ def exact_match(
     return correct, len(rows)
 
 
+def confusion(run: Run, batch: Batch) -> ndarray:
+    """How many texts with each label have each prediction; the matrix in one row."""
+    predicted, labels = predict_masks(run, batch)
+    n = len(run.model.classes)
+    return (n * labels + predicted).bincount(minlength=n**2).cpu().numpy()
+
+
+def class_metrics(counts: ndarray) -> dict[str, Any]:
+    """Accuracy; macro F1, the mean over the classes that occur, as label or as prediction; and the
+    confusion matrix, which is `counts`: a row for each label, a column for each prediction."""
+    correct = counts.diagonal()
+    occurrences = counts.sum(0) + counts.sum(1)
+    f1 = 2 * correct / occurrences.clip(1)
+    return {
+        "val_accuracy": correct.sum() / counts.sum(),
+        "val_f1": f1[occurrences > 0].mean(),
+        "confusion": counts.astype(int).tolist(),
+    }
+
+
 ACCURACIES: Registry[Accuracy] = Registry(
     val_accuracy=masked_accuracy,
+    confusion=confusion,
     val_exact_match=exact_match,
 )
+
+
+def measure_accuracy(
+    run: Run, batches: Iterable[Batch], name: str, count: Accuracy
+) -> dict[str, Any]:
+    """The share of predictions that are correct, and what else is measured of a classifier."""
+    # each process has its own batches; but a forward pass with FSDP needs all processes, so there
+    # each counts all batches
+    world = run.world
+    rank, size = (0, 1) if world.parallel == "fsdp" else world.share
+    n = len(run.model.classes or ())
+    counts = np.zeros(n**2 or 2)
+    with run.evaluating():
+        for batch in islice(batches, rank, None, size):
+            counts += count(run, batch)
+    counts = world.sum(*counts).cpu().numpy() * size / world.size
+    return class_metrics(counts.reshape(n, n)) if n else {name: counts[0] / counts[1]}

@@ -114,7 +114,7 @@ class Classify(Seq2Seq):
     input_kind = "labels"
     items = "texts"
     architectures = ("encoder", "decoder")
-    accuracy = "val_accuracy"
+    accuracy = "confusion"
 
     classes: list[str] | None = None  # None: the labels of the training texts
 

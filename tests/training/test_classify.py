@@ -4,17 +4,21 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import transformers as hf
 from tokenizers.processors import TemplateProcessing
 
 import sample
+from configs.compose import compose
 from data.__main__ import main as preview
+from data.corpus import load_data
 from model.checkpoint import load_run
 from model.hub.__main__ import main as hub
 from tests.model.hub.hub_models import build_hf, byte_pairs, save
 from tests.training.runs import read_lines, rows, tensors
 from training.evaluate import main as evaluate
+from training.predictions import class_metrics
 
 LABELS = ["Sci/Tech", "été", "other"]
 LABELLED = ["data=table", "data.path=labels.jsonl", "data.label=label"]
@@ -48,10 +52,15 @@ def answer(command):
 
 
 @pytest.mark.parametrize("model", ["modern_encoder", "bert", "llama"])
-def test_it_learns_and_answers(fit, model, answer):
-    """With the names of the classes unchanged, and the same answers one by one."""
+def test_it_learns_and_answers(fit, model, answer, command):
+    """With the names of the classes unchanged, and the same answers one by one. If all labels are
+    wrong, the confusion matrix is not diagonal."""
     folder = fit(f"model={model}", *LONG, "sample.every=40")
-    assert rows(folder, "val_accuracy", "full")[-1] == (1, True)
+    assert rows(folder, "val_accuracy", "val_f1", "full")[-1] == (1, 1, True)
+    write([*LABELS[1:], LABELS[0]], 60, "wrong.jsonl")
+    wrong = [*LABELLED, "data.path=wrong.jsonl", "data.val_path=wrong.jsonl"]
+    printed = command(evaluate, f"--run={folder}", "--json", *wrong).out
+    assert json.loads(printed)["confusion"] == [[0, 20, 0], [0, 0, 20], [20, 0, 0]]
     shown = read_lines(folder / "samples.jsonl")[-1]
     assert shown["label"] == shown["prediction"] in LABELS
 
@@ -83,6 +92,24 @@ def test_a_run_is_resumed_evaluated_and_tuned(fit, start, command):
     assert tuned.head.map.weight.any(), "it is trained, too: a new one is zero"
     start("init_from=runs/tuned", *numbers, "train.steps=0", "name=copy")
     assert rows("runs/copy", "val_loss")[-1] == rows("runs/tuned", "val_loss")[-1]
+
+
+def test_f1_is_the_mean_over_the_classes_that_occur():
+    found = class_metrics(np.array([[3, 1, 0], [0, 2, 0], [0, 0, 0]]))
+    assert (found["val_accuracy"], found["val_f1"]) == pytest.approx((5 / 6, (6 / 7 + 4 / 5) / 2))
+
+
+def test_batches_are_in_random_order(room):
+    """Not sorted by length, which may tell the class."""
+    write(LABELS)
+    train = load_data(compose([*LABELLED, "data.field=text", "size=tiny", "tokenizer=byte"])).train
+    for step in range(9):
+        assert {*train.batch_ids(step)} == {*train.ids(16 * step + np.arange(16))}
+
+
+def test_a_dry_run_counts_a_head_for_classes(start):
+    printed = start("dry_run=true", *LABELLED, "model=llama", "model.d_model=64").out
+    assert ", head 128" in printed, "two classes"
 
 
 UNLEARNABLE = [
@@ -135,5 +162,5 @@ def test_the_preview(room, command):
     write(LABELS)
     printed = command(preview, *LABELLED, "model=bert", "size=tiny", "tokenizer=byte").out
     assert "1.00 bytes per token" in printed
-    row = "label +'(Sci/Tech'\ntokens +'a|été'\ntokens +'b|other'\ntokens +'c)"
+    row = "tokens +'(a.*\ntargets +'Sci/Tech|b.*\ntargets +'été|c.*\ntargets +'other)'"
     assert len(re.findall(row, printed)) == 4

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from tests.parts import thin
 from tests.training.runs import TORCHRUN, rows, with_usual
+from tests.training.test_classify import write
 
 RUN = ["train.batch_size=8", "eval.max_examples=9", "eval.every=2", "log.every=1", "seed=3"]
 RUN += ["checkpoint.every=2", "checkpoint.keep=9", "schedule=constant", "train.steps=6"]
@@ -16,6 +17,7 @@ GPT2 = "model=gpt2 optimizer=adamw train.micro_batch_size=3"
 GPT2 += " data.document_mask=true data.split_on=line"
 MODERN = "model=modern ffn=moe ema.decay=0.9 train.micro_batch_size=4"
 LORA = "init_from=runs/base adapt=lora ema.decay=0.9 train.micro_batch_size=3"
+CLASSES = "model=bert optimizer=adamw data=table data.path=labels.jsonl data.label=label"
 CASES = [  # the last is a tolerance: Muon amplifies rounding
     ("ddp", GPT2, 1e-5),
     ("fsdp", MODERN, 1e-2),
@@ -23,6 +25,7 @@ CASES = [  # the last is a tolerance: Muon amplifies rounding
     ("ddp", LORA, 1e-5),
     ("fsdp", GPT2, 1e-5),
     ("ddp", MODERN, 1e-2),
+    ("fsdp", CLASSES, 1e-5),
 ]
 
 
@@ -39,6 +42,7 @@ def weights(folder, step):
 
 @pytest.mark.parametrize("parallel, overrides, tolerance", thin(CASES, CASES[:2]))
 def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
+    write(["a", "b", "c"])
     usual = with_usual([*overrides.split(), *RUN])
     if "init_from" in overrides:
         run("name=base", "model=gpt2", "seed=1")
@@ -54,6 +58,7 @@ def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
     more = ["name=two", "parallel=auto", "resume=true", "train.steps=6"]
     assert "resuming from step 4\n" in start(*more).out
     assert numbers(two) == pytest.approx(numbers(alone), rel=tolerance)
+    assert rows(two, "confusion") == rows(alone, "confusion")
 
 
 @pytest.mark.quick
