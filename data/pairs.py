@@ -22,8 +22,6 @@ class PairLoader(Loader):
     """Pairs, batched with others of similar length to save padding; or conversations, as pairs of
     ids and mask."""
 
-    sort_group = 128  # batches that are sorted by length together, at most
-
     def __post_init__(self) -> None:
         starts, lengths = self.part.pairs()
         truncated = self.objective.truncated_lengths(lengths)
@@ -38,9 +36,6 @@ class PairLoader(Loader):
             for i in np.flatnonzero(is_too_long):
                 mask = self.part.text(starts[i, 1], truncated[i, 1])
                 used[i] &= mask[1:].any()
-
-        if kind == "labels":  # a class may have texts of one length; a batch of them teaches less
-            self.sort_group = 1
 
         self.n_too_long = int(is_too_long.sum())
         if self.n_too_long:
@@ -75,9 +70,10 @@ class PairLoader(Loader):
         end = (epoch + 1) * self.n // self.batch_size  # the step that runs into the next epoch
         if step == end:
             return self.group_batches(step, 1)[0]
-        group, turn = divmod(step - first, self.sort_group)
-        start = first + group * self.sort_group
-        return self.group_batches(start, min(self.sort_group, end - start))[turn]
+        size = self.objective.sort_group
+        group, turn = divmod(step - first, size)
+        start = first + group * size
+        return self.group_batches(start, min(size, end - start))[turn]
 
     def sorted_group(self, step: int, n_steps: int) -> ndarray:
         """The ids of a group, (batch, pair)."""

@@ -21,7 +21,8 @@ def evaluate(
     watch: Callable[..., Iterable[Batch]] = lambda batches, total: batches,
     exact: Accuracy | None = None,
 ) -> dict[str, Any]:
-    """Metrics over a fixed subset of `limit` validation examples, or over all of them.
+    """Metrics over a fixed subset of `limit` validation examples, or over all of them; only the
+    latter have a confusion matrix.
     watch(batches, total) shows the progress. exact: an exact_match that replaces the accuracy of
     the objective."""
     data = run.data
@@ -46,6 +47,8 @@ def evaluate(
     name = "val_exact_match" if exact else data.objective.accuracy
     if name:
         metrics |= measure_accuracy(run, batches(), name, exact or ACCURACIES[name])
+    if limit:
+        metrics.pop("confusion", None)
     return metrics
 
 

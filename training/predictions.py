@@ -148,5 +148,6 @@ def measure_accuracy(
     with run.evaluating():
         for batch in islice(batches, rank, None, size):
             counts += count(run, batch)
-    counts = world.sum(*counts).cpu().numpy() * size / world.size
+    if size > 1:
+        counts = world.sum(*counts).cpu().numpy()
     return class_metrics(counts.reshape(n, n)) if n else {name: counts[0] / counts[1]}

@@ -25,6 +25,7 @@ class Objective:
     bits_per_byte = False  # the loss covers each token of a text once, so there is a val_bpb
     accuracy: str | None = None  # a key of ACCURACIES in training/predictions.py
     classes: list[str] | None = None  # of labels
+    sort_group = 128  # batches of pairs that are sorted by length together, at most
     # for a kind of your own: special tokens around the pieces of a prompt that [MASK] splits
     prompt: tuple[str, ...] = ()
 

@@ -115,6 +115,7 @@ class Classify(Seq2Seq):
     items = "texts"
     architectures = ("encoder", "decoder")
     accuracy = "confusion"
+    sort_group = 1  # a class may have texts of one length; a batch of them teaches less
 
     classes: list[str] | None = None  # None: the labels of the training texts
 

@@ -57,6 +57,7 @@ def test_it_learns_and_answers(fit, model, answer, command):
     wrong, the confusion matrix is not diagonal."""
     folder = fit(f"model={model}", *LONG, "sample.every=40")
     assert rows(folder, "val_accuracy", "val_f1", "full")[-1] == (1, 1, True)
+    assert len(rows(folder, "confusion")) == 1
     write([*LABELS[1:], LABELS[0]], 60, "wrong.jsonl")
     wrong = [*LABELLED, "data.path=wrong.jsonl", "data.val_path=wrong.jsonl"]
     printed = command(evaluate, f"--run={folder}", "--json", *wrong).out
@@ -102,9 +103,11 @@ def test_f1_is_the_mean_over_the_classes_that_occur():
 def test_batches_are_in_random_order(room):
     """Not sorted by length, which may tell the class."""
     write(LABELS)
-    train = load_data(compose([*LABELLED, "data.field=text", "size=tiny", "tokenizer=byte"])).train
-    for step in range(9):
-        assert {*train.batch_ids(step)} == {*train.ids(16 * step + np.arange(16))}
+    mix = "data.sources={a:{kind:table,path:labels.jsonl,field:text,label:label}}"
+    for data in ([*LABELLED, "data.field=text"], ["data=mix", mix]):
+        train = load_data(compose([*data, "size=tiny", "tokenizer=byte"])).train
+        for step in range(9):
+            assert {*train.batch_ids(step)} == {*train.ids(16 * step + np.arange(16))}
 
 
 def test_a_dry_run_counts_a_head_for_classes(start):
