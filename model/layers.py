@@ -18,8 +18,8 @@ PARTS = ("attention", "cross_attention", "ffn", "norm", "position", "block")
 
 def merged(node: Any, changes: Any) -> Any:
     """Changes that name a kind replace the node, because another kind has other options. Others
-    are merged into it."""
-    if not isinstance(changes, dict) or "kind" in changes:
+    are merged into it, if there is one."""
+    if not node or not isinstance(changes, dict) or "kind" in changes:
         return changes
     return node | {name: merged(node.get(name), changes[name]) for name in changes}
 

@@ -139,8 +139,7 @@ def measure_accuracy(
     run: Run, batches: Iterable[Batch], name: str, count: Accuracy
 ) -> dict[str, Any]:
     """The share of predictions that are correct, and what else is measured of a classifier."""
-    # each process has its own batches; but a forward pass with FSDP needs all processes, so there
-    # each counts all batches
+    # each process counts its own batches, but with FSDP all: a forward pass needs all processes
     world = run.world
     rank, size = (0, 1) if world.parallel == "fsdp" else world.share
     n = len(run.model.classes or ())
