@@ -117,9 +117,8 @@ class Sampler:
 
     def answer(self, texts: list[Any]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
-        options = self.options
-        rows = [self.encode(text, number) for text in texts for number in range(options.n)]
-        if options.score:
+        rows = [self.encode(text, number) for text in texts for number in range(self.options.n)]
+        if self.options.score:
             from model.generate.score import print_scores
 
             print_scores(self, rows)

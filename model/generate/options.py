@@ -98,16 +98,13 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     if rest:
         options.prompt = only_prompts(rest, options)
     check_value("--n", options.n, Count)
-    options.sampling = {
-        name: value
-        for name, value in vars(options).items()
-        if name in vars(Sampling()) and value is not None
-    }
+    given = vars(options)
+    options.sampling = {name: given[name] for name in vars(Sampling()) if given[name] is not None}
     construct("", Sampling, options.sampling)  # refuses wrong values before a model is loaded
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
     for name, suffixes in OUTPUTS.items():
-        path = vars(options)[name]
+        path = given[name]
         flag = f"--{name.replace('_', '-')}"
         if path and path.suffix not in suffixes:
             raise ValueError(f"{flag} must end in one of {', '.join(suffixes)}")
