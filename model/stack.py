@@ -78,8 +78,9 @@ class Stack(nn.Module):
         (B, T), the document number of each token, ascending: each document is treated as if alone.
         memory_visible: like visible, for the memory."""
         n_new = x.shape[1]
-        slots = Slots(n_new) if caches is None else caches.slots
-        q_slots, k_slots = slots.next(n_new, x.device)  # without caches, both are 0 to n_new - 1
+        q_slots = k_slots = torch.arange(n_new, device=x.device)
+        if caches:
+            q_slots, k_slots = caches.slots.next(n_new, x.device)
         q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
         memory_mask = Mask() if memory_visible is None else make_cross_mask(memory_visible)
         common = AttentionContext(
@@ -92,7 +93,7 @@ class Stack(nn.Module):
         )
 
         def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:
-            seen = slots.seen(window)
+            seen = caches.slots.seen(window) if caches else slice(None)
             seen_pos = k_pos[:, seen]
             bias = position.bias(q_pos, seen_pos)
             is_square = seen_pos.shape == q_pos.shape

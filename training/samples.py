@@ -1,7 +1,8 @@
 """What a model says while it is trained: the continuation of a validation text."""
 
-from model.generate.decode import generate
-from training.predictions import predict_masks, predict_targets
+import torch
+
+from training.predictions import predict, predict_masks, predict_targets
 from training.run import Run
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
@@ -22,8 +23,22 @@ def sample(run: Run) -> dict[str, str]:
             [row, *_] = predict_targets(run, batch)
         else:
             prompt = tokens[:PROMPT_TOKENS]
-            options = {"max_new_tokens": NEW_TOKENS, "stop": run.data.tokenizer.end_ids}
-            new = [i for [i] in generate(run.model, [prompt], **options)]
-            row = {"prompt": prompt, "continuation": new}
+            row = {"prompt": prompt, "continuation": continuation(run, prompt)}
     to_text = run.data.tokenizer.decode_with_specials
     return {name: to_text(ids) for name, ids in row.items()}
+
+
+def continuation(run: Run, prompt: list[int]) -> list[int]:
+    """The likeliest next token, again and again. Each pass reads the whole text, as in training;
+    sample.py keeps keys and values instead (model/generate/decode.py), with the same result."""
+    model = run.model
+    if hasattr(model, "generate"):  # of a custom architecture
+        return predict(run, [prompt], NEW_TOKENS)[0]
+    ids = list(prompt)
+    for _ in range(NEW_TOKENS):
+        newest = torch.tensor([ids[-model.context_length :]], device=run.world.device)
+        logits_V = model.head(model.hidden(newest)[0, -1])
+        ids.append(int(logits_V.argmax()))
+        if ids[-1] in run.data.tokenizer.end_ids:
+            break
+    return ids[len(prompt) :]
