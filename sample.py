@@ -250,7 +250,8 @@ def main(args: list[str] | None = None) -> None:
     if options.interactive or takes_turns:
         interact(Sampler(options))
     else:
-        texts = read_texts(options)  # first, so that an error saves loading the model
+        # first, so that an error saves loading the model
+        texts = options.prompt or options.source or read_texts(options)
         Sampler(options).answer(texts)
 
 

@@ -47,16 +47,8 @@ def run_command(main: Callable[[], Any]) -> int:
     try:
         main()
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # as if by SIGPIPE
-    except KeyboardInterrupt:
-        return 130
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    except Exception as error:
-        is_interrupt = isinstance(error.__context__, KeyboardInterrupt)  # within Hydra
-        return 130 if is_interrupt else report(error)
+    except BaseException as error:
+        return exit_code(error)
     return 0
 
 
@@ -73,6 +65,18 @@ def run_hydra(main: Callable[[], Any]) -> int:
         main()
 
     return run_command(command)
+
+
+def exit_code(error: Any) -> int:
+    """The exit code of a command that ends with this error, which is printed if it is one."""
+    if isinstance(error, SystemExit):
+        return int(error.code or 0)
+    if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as if by SIGPIPE
+    if KeyboardInterrupt in (type(error), type(error.__context__)):  # the latter within Hydra
+        return 130
+    return report(error)
 
 
 def report(error: Exception) -> int:

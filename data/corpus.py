@@ -82,16 +82,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     expand_user(source.cache).mkdir(parents=True, exist_ok=True)
 
     if tokenizer:
-        known = {*tokenizer.specials, *REPLACEABLE}
-        missing = [name for name in objective.specials if name not in known]
-        if missing:
-            reason = f"the tokenizer has no special token {missing[0]!r}"
-            raise ValueError(f"{reason}; start from a model that was trained with this objective")
-        if objective.input_kind != "labels":
-            drop_template(tokenizer)
-        if objective.input_kind == "chat" and tokenizer.text:
-            fit_to_chat(tokenizer)
-        trainer = Pretrained(tokenizer.state())
+        trainer = fit_to(objective, tokenizer)
     else:
         trainer = build("tokenizer", TOKENIZERS, config.tokenizer)
 
@@ -114,3 +105,17 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     if isinstance(source, Mix):
         return load_mix(source, trainer, objective.specials, config.seed, load)
     return load(source, trainer, config.seed)
+
+
+def fit_to(objective: Objective, tokenizer: Tokenizer) -> Pretrained:
+    """A pretrained tokenizer, for data of this objective."""
+    known = {*tokenizer.specials, *REPLACEABLE}
+    missing = [name for name in objective.specials if name not in known]
+    if missing:
+        reason = f"the tokenizer has no special token {missing[0]!r}"
+        raise ValueError(f"{reason}; start from a model that was trained with this objective")
+    if objective.input_kind != "labels":
+        drop_template(tokenizer)
+    if objective.input_kind == "chat" and tokenizer.text:
+        fit_to_chat(tokenizer)
+    return Pretrained(tokenizer.state())

@@ -53,7 +53,10 @@ def split_documents(
     """Yield each document with its split. `skipped` gets an item for each that is left out."""
     parts = source.validation_sources()
     for key, document in hashed_documents(source, skipped):
-        pieces = cut(document, held_out.train_share(key))
+        share = held_out.train_share(key)
+        pieces = (
+            cut(document, share) if 0 < share < 1 else [(TRAIN if share else VALIDATION, document)]
+        )
         yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
     for part in parts:  # and nothing else is for validation
         for _, document in hashed_documents(part, skipped):
@@ -62,9 +65,6 @@ def split_documents(
 
 def cut(document: Document, share: float) -> Iterator[tuple[str, Document]]:
     """The parts of a document for each split, to be read once."""
-    if share in (0, 1):
-        yield TRAIN if share else VALIDATION, document
-        return
     length = sum(map(len, document.chunks()))
     end = int(length * share)
     for split, start, stop in ((TRAIN, 0, end), (VALIDATION, end, length)):
@@ -97,12 +97,16 @@ def read_begin(document: Document, source: Source) -> bytes:
     try:
         begin = "".join(islice(document.chunks(), n_chunks)).encode()
         if is_pair or source.on_error == "skip":
-            is_blank = [not text.encode().strip() for text in document.chunks()]
-            if is_pair and any(is_blank):
-                raise DataError(f"{document.name}: the source or the target (or label) is empty")
-            if all(is_blank):
-                raise DataError(f"{document.name}: the text is empty")
+            refuse_blank(document, is_pair)
     except UnicodeEncodeError:  # also from half a character in JSON, such as \ud83d
         hint = "set data.encoding, or data.on_error=skip"
         raise DataError(f"{document.name} has bytes that are not text; {hint}") from None
     return begin
+
+
+def refuse_blank(document: Document, is_pair: bool) -> None:
+    is_blank = [not text.encode().strip() for text in document.chunks()]
+    if is_pair and any(is_blank):
+        raise DataError(f"{document.name}: the source or the target (or label) is empty")
+    if all(is_blank):
+        raise DataError(f"{document.name}: the text is empty")

@@ -142,15 +142,8 @@ class MultiHeadAttention(Attention):
 
         if keys is None:
             k_BGSD, v_BGSE = self.keys_and_values(k_BTW, v_BTW, rotate, cache)
-        elif cache is None or not cache.buffers:
-            values = keys if values is None else values
-            k_BSW = self.key(keys[..., : self.key_width])
-            v_BSW = self.value(values[..., -self.value_width :])
-            k_BGSD, v_BGSE = self.keys_and_values(k_BSW, v_BSW, rotate, cache=None)
-            if cache is not None:  # keys and values of a memory are computed once
-                cache.write(k_BGSD, v_BGSE)
         else:
-            k_BGSD, v_BGSE = cache.buffers
+            k_BGSD, v_BGSE = self.read_memory(keys, values, rotate, cache)
 
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         y_BTC = self.out(merged_BTW)
@@ -165,6 +158,20 @@ class MultiHeadAttention(Attention):
             k_BGSD = rotate(k_BGSD)
         v_BGSE = split(v_BSW, self.n_groups)
         return [k_BGSD, v_BGSE] if cache is None else cache.append(k_BGSD, v_BGSE)
+
+    def read_memory(
+        self, keys: Tensor, values: Tensor | None, rotate: Rotate | None, cache: State | None
+    ) -> list[Tensor]:
+        """The keys and values of a memory, which are computed once if there is a cache."""
+        if cache is not None and cache.buffers:
+            return cache.buffers
+        values = keys if values is None else values
+        k_BSW = self.key(keys[..., : self.key_width])
+        v_BSW = self.value(values[..., -self.value_width :])
+        heads = self.keys_and_values(k_BSW, v_BSW, rotate, cache=None)
+        if cache is not None:
+            cache.write(*heads)
+        return heads
 
 
 class FullNorm(nn.Module):

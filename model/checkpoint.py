@@ -73,9 +73,11 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
 
 def find(run: Path, which: str) -> Path:
     """The checkpoint `which`: latest, best or a step."""
-    if which == "latest" and (newest := newest_undamaged(run)):
-        return newest
+    newest = newest_undamaged(run) if which == "latest" else None
+    return newest or find_named(run, which)
 
+
+def find_named(run: Path, which: str) -> Path:
     name = read_best(run) if which == "best" else f"step-{which:0>8}"
     checkpoint = run / "checkpoints" / str(name)
     if not checkpoint.exists():

@@ -161,6 +161,13 @@ def chunks(size: int, *fields: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(field.split(size) for field in fields), strict=True)
 
 
+def drop_ignored(fields: list[Tensor], is_ignored: Tensor, count: int) -> list[Tensor]:
+    """The `count` rows that have a target."""
+    # a stable sort puts them first, in order; nonzero() would wait for the GPU
+    positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
+    return [field[positions] for field in fields]
+
+
 def loss(
     hidden: Tensor,
     head: Head,
@@ -180,9 +187,7 @@ def loss(
     if count is None:
         count = int((~is_ignored).sum())
     if count < len(is_ignored):
-        # a stable sort puts the targets first, in order; nonzero() would wait for the GPU
-        positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
-        fields = [field[positions] for field in fields]
+        fields = drop_ignored(fields, is_ignored, count)
     hidden, *labels = fields
 
     hidden = head.features(hidden)

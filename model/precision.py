@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from model import cpu
+from model import cpu, cuda
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -26,9 +26,13 @@ class Precision(NamedTuple):
 
 
 def choose_device(name: str) -> torch.device:
-    if name == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        return found if found and found.type in ("cuda", "mps") else torch.device("cpu")
+    if name != "auto":
+        return named_device(name)
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return found if found and found.type in ("cuda", "mps") else torch.device("cpu")
+
+
+def named_device(name: str) -> torch.device:
     if not re.fullmatch(r"cpu|mps|cuda(:(0|[1-9]\d*))?", name):
         raise ValueError(
             f"device is {name!r}; choose one of: auto, cpu, cuda, mps, or a GPU such as cuda:1"
@@ -57,25 +61,24 @@ def use_deterministic_algorithms(on: bool) -> None:
 
 
 def choose_precision(device: torch.device, precision: str) -> Precision:
-    """The requested precision, or the fastest one that is safe on this device; sets torch's options
-    for it."""
+    """The requested precision, or with auto the fastest one that is safe on this device; sets
+    torch's options for it."""
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32 for what stays in float32
-        # cuDNN would plan attention again for each shape, so for each decoded token
-        torch.backends.cuda.enable_cudnn_sdp(False)
-        has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
-        if precision == "bf16" and not has_bf16:
-            raise ValueError("this GPU has no native bf16 matmul; choose precision=fp16 or fp32")
+        cuda.set_up(device, precision)
+    if precision == "auto":
+        return fastest_precision(device)
     if precision in DTYPES:
         is_slow = device.type == "cpu" and precision != "fp32" and not cpu.fast_bf16()
         return Precision(
             device, DTYPES[precision], "as configured" + ", though slow on this cpu" * is_slow
         )
-    if precision != "auto":
-        raise ValueError(f"precision is {precision!r}; choose one of: auto, {', '.join(DTYPES)}")
+    raise ValueError(f"precision is {precision!r}; choose one of: auto, {', '.join(DTYPES)}")
 
+
+def fastest_precision(device: torch.device) -> Precision:
+    """The fastest precision that is safe."""
     if device.type == "cuda":
-        if has_bf16:
+        if cuda.has_native_bf16(device):
             return Precision(device, torch.bfloat16, "GPU has native bf16 matmul")
         return Precision(device, torch.float16, "GPU lacks native bf16 matmul")
 

@@ -77,10 +77,9 @@ class Stack(nn.Module):
         a column for each cached token; once given, it must be given at every later step. documents:
         (B, T), the document number of each token, ascending: each document is treated as if alone.
         memory_visible: like visible, for the memory."""
-        n_new = x.shape[1]
-        q_slots = k_slots = torch.arange(n_new, device=x.device)
+        q_slots = k_slots = torch.arange(x.shape[1], device=x.device)
         if caches:
-            q_slots, k_slots = caches.slots.next(n_new, x.device)
+            q_slots, k_slots = caches.slots.next(len(q_slots), x.device)
         q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
         memory_mask = Mask() if memory_visible is None else make_cross_mask(memory_visible)
         common = AttentionContext(
@@ -99,7 +98,7 @@ class Stack(nn.Module):
             is_square = seen_pos.shape == q_pos.shape
             # without a bias if only later tokens are hidden: a square has torch's causal flag, and
             # a single query is the newest (`visible` hides empty slots of a cache)
-            is_plain = is_square or n_new == 1
+            is_plain = is_square or len(q_slots) == 1
             hides = any(each is not None for each in (window, visible, documents, bias))
             if is_plain and not hides:
                 mask = Mask(causal=self.causal and is_square)
@@ -158,7 +157,11 @@ def make_block(config: ModelConfig, sizes: dict[str, Any], memory_width: int | N
     ffn = build("model.ffn", FFNS, config.ffn, sizes)
     parts = sizes | {"attention": attention, "ffn": ffn}
     if memory_width is not None:
-        widths = sizes | {"memory": (memory_width, memory_width)}
-        kinds = {name: kind for name, kind in ATTENTIONS.items() if "memory" in signature(kind)}
-        parts["cross"] = build("model.cross_attention", kinds, config.cross_attention, widths)
+        parts["cross"] = make_cross(config, sizes, memory_width)
     return build("model.block", BLOCKS, config.block, parts)
+
+
+def make_cross(config: ModelConfig, sizes: dict[str, Any], memory_width: int) -> Attention:
+    widths = sizes | {"memory": (memory_width, memory_width)}
+    kinds = {name: kind for name, kind in ATTENTIONS.items() if "memory" in signature(kind)}
+    return build("model.cross_attention", kinds, config.cross_attention, widths)

@@ -74,10 +74,8 @@ def make_folder(config: Config) -> Path:
     return run
 
 
-def check_name(name: str | None, resume: bool | str) -> None:
+def check_name(name: str, resume: bool | str) -> None:
     """Refuse an invalid name, or one that is taken."""
-    if name is None:
-        return
     if not NAME.fullmatch(name):
         rule = "use up to 120 letters, digits, '_', '.' and '-', and begin with neither '.' nor '-'"
         raise ValueError(f"name is {name!r}; {rule}")

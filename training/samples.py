@@ -2,7 +2,7 @@
 
 import torch
 
-from training.predictions import predict, predict_masks, predict_targets
+from training.predictions import predict, predict_example
 from training.run import Run
 
 PROMPT_TOKENS, NEW_TOKENS = 16, 48
@@ -12,20 +12,12 @@ def sample(run: Run) -> dict[str, str]:
     """A prediction for one fixed validation example, {name: text}."""
     batch = next(run.data.validation.evaluation(1))
     with run.evaluating():
-        [tokens] = batch.inputs["tokens"].tolist()
-        if classes := run.model.classes:
-            prediction, label = predict_masks(run, batch)
-            return {"label": classes[label], "prediction": classes[prediction]}
-        if run.model.kind == "encoder":
-            predicted, targets = predict_masks(run, batch)
-            row = {"masked": tokens, "target": targets.tolist(), "prediction": predicted.tolist()}
-        elif "source" in batch.inputs or run.data.objective.input_kind != "text":
-            [row, *_] = predict_targets(run, batch)
-        else:
-            prompt = tokens[:PROMPT_TOKENS]
-            row = {"prompt": prompt, "continuation": continuation(run, prompt)}
+        if run.model.kind != "decoder" or run.data.objective.input_kind != "text":
+            return predict_example(run, batch)
+        prompt = batch.inputs["tokens"][0, :PROMPT_TOKENS].tolist()
+        new = continuation(run, prompt)
     to_text = run.data.tokenizer.decode_with_specials
-    return {name: to_text(ids) for name, ids in row.items()}
+    return {"prompt": to_text(prompt), "continuation": to_text(new)}
 
 
 def continuation(run: Run, prompt: list[int]) -> list[int]:

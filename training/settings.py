@@ -48,7 +48,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     name, resume = node.name, node.resume
     if hydra.mode == RunMode.MULTIRUN:
         name, resume = place_in_sweep(node, hydra)
-    else:
+    elif name is not None:
         check_name(name, resume)
     if resume and is_resumable(name, resume):
         config, origin = resumed(node, name, origin)
@@ -75,7 +75,8 @@ def compose_run(overrides: Sequence[str]) -> Config:
     node = compose_node(overrides)
     if node.resume or node.dry_run:
         raise ValueError("resume= and dry_run= are for a command line: python train.py")
-    check_name(node.name, False)
+    if node.name is not None:
+        check_name(node.name, False)
     config, _ = new_config(node, {}, overrides)
     check_parts(config)
     return config

@@ -177,10 +177,8 @@ def refuse(names: str, options: Namespace, reason: str) -> None:
 
 
 def read_texts(options: Namespace) -> list[Any]:
-    """The prompts of the command line, the lines of --file, or stdin as one prompt; with --embed,
-    each line of stdin, with --chat, the messages in each."""
-    if texts := options.prompt or options.source:
-        return texts
+    """The lines of --file, or stdin as one prompt; with --embed, each line of stdin, with --chat,
+    the messages in each."""
     file = options.file
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")

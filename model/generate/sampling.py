@@ -1,6 +1,5 @@
 """Sampling: the logits of a step become the next token of each row."""
 
-import math
 import random
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from configs.registry import LARGEST, Count, Fraction, Natural, NonNegative, Positive, UpToOne
+from model.generate.filters import filter_logits, penalize
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,14 @@ def sample_next(
     """The next id of each row. seen_BV marks the tokens that a row already has, or is None without
     a penalty; uniforms_B are numbers in [0, 1), in float64, which greedy decoding does not use."""
     if seen_BV is not None:
-        # the penalty divides positive logits and multiplies negative ones, so that both fall
-        penalty = sampling.repetition_penalty
-        lower_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
-        logits_BV = torch.where(seen_BV, lower_BV, logits_BV)
-
+        logits_BV = penalize(logits_BV, seen_BV, sampling.repetition_penalty)
     if sampling.temperature < COLDEST:
         return logits_BV.max(-1).indices  # argmax takes two to four times as long on a CPU
 
-    filtered_BV = filter_logits(logits_BV / sampling.temperature, sampling)
-    probs_BV = filtered_BV.softmax(-1)
+    logits_BV = logits_BV / sampling.temperature
+    if (sampling.top_k, sampling.top_p, sampling.min_p) != (LARGEST, 1, 0):
+        logits_BV = filter_logits(logits_BV, sampling)
+    probs_BV = logits_BV.softmax(-1)
 
     # the inverse CDF in float64, where a draw below 1 stays below the sum
     cdf_BV = probs_BV.to(uniforms_B).cumsum(-1)
@@ -52,27 +50,6 @@ def sample_next(
     last = cdf_BV.shape[-1] - 1  # with NaN, an id beyond it is drawn
     drawn_B = drawn_B1[:, 0].clamp(max=last)
     return drawn_B.to(logits_BV.device)
-
-
-def filter_logits(logits_BV: Tensor, sampling: Sampling) -> Tensor:
-    """Set logits outside top_k, then top_p, then min_p to -inf; equal logits are kept or dropped
-    together."""
-    vocab_size = logits_BV.shape[-1]
-    top_k = min(sampling.top_k, vocab_size)
-    # with a top_p of 1 no token is dropped, though a float32 sum may reach 1 early
-    top_p = math.inf if sampling.top_p == 1 else sampling.top_p
-
-    if top_k < vocab_size or top_p < 1:
-        ordered = logits_BV.topk(top_k).values
-        probs = ordered.softmax(-1)
-        before = probs.cumsum(-1) - probs  # of more likely tokens
-        least_B1 = ordered.masked_fill(before >= top_p, math.inf).amin(-1, keepdim=True)
-        logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
-
-    if sampling.min_p > 0:
-        least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(sampling.min_p)
-        logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
-    return logits_BV
 
 
 def uniform(seed: int, row_id: int, step: int) -> float:

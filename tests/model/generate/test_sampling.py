@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 import torch
 
-from model.generate.sampling import Sampling, filter_logits, sample_next, uniform
+from model.generate.filters import filter_logits
+from model.generate.sampling import Sampling, sample_next, uniform
 
 GENERATOR = torch.Generator().manual_seed(3)
 LOGITS = torch.randn(3, 40, generator=GENERATOR, dtype=torch.float64) * 2
