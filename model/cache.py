@@ -8,28 +8,15 @@ from torch import Tensor
 
 class Slots:
     """Where tokens are stored: the t-th token of each row, padding included, has slot t in every
-    layer.
-
-    Slots in use grow with each forward pass, until fix() is called. From then on they are fixed: a
-    pass reads one token per row, and all shapes and addresses stay the same, as a CUDA graph needs.
-    Between passes, `new` are the slots of the pass before.
-    """
+    layer. On a GPU, replay.py replaces them by slots that do not grow."""
 
     def __init__(self, size: int):
         self.size = size
         self.length = 0  # slots that are in use
-        self.new: Any = slice(0)  # those of the newest tokens; from fix() on, a tensor (1,)
-        self.are_fixed = False
-
-    def fix(self, device: torch.device) -> None:
-        self.new = torch.tensor([self.length - 1], device=device)
-        self.are_fixed = True
+        self.new: Any = slice(0)  # those of the tokens that were read last
 
     def next(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """The slots of n new tokens, and all slots that they may read, including their own."""
-        if self.are_fixed:
-            self.new += n
-            return self.new, torch.arange(self.size, device=device)
         start = self.length
         end = start + n
         if end > self.size:
@@ -40,16 +27,12 @@ class Slots:
         return slots[start:], slots
 
     def seen(self, window: int | None) -> slice:
-        """The slots that a layer reads: with a window only the newest, unless slots are fixed."""
-        if self.are_fixed:
-            return slice(0, self.size)
+        """The slots that a layer reads: with a window only the newest."""
         first = 0 if window is None else max(0, self.new.start + 1 - window)
         return slice(first, self.length)
 
     def move(self, length: int) -> None:
         self.length = length
-        if self.are_fixed:
-            self.new.fill_(length - 1)
 
 
 class State:

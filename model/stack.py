@@ -31,7 +31,8 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
-        # values that a part may ask for; memory and cross are here so that no config sets them
+        # values that a part gets if it has a parameter of that name, and that no config can set
+        # (see construct in configs/registry.py); only make_cross gives memory and cross
         sizes: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             sizes[name] = getattr(config, name)
@@ -39,9 +40,9 @@ class Stack(nn.Module):
         self.causal = causal
         self.configs = self.layer_configs(config)
         blocks = []
-        for i, layer in enumerate(self.configs):
-            own = {"layer": i, "norm": norm_factory(layer)}
-            blocks.append(make_block(layer, sizes | own, memory_width))
+        for i, layer_config in enumerate(self.configs):
+            own = {"layer": i, "norm": norm_factory(layer_config)}
+            blocks.append(make_block(layer_config, sizes | own, memory_width))
         self.blocks: Any = nn.ModuleList(blocks)
         self.make_positions(config, sizes)
 
@@ -62,18 +63,33 @@ class Stack(nn.Module):
         slots = Slots(size)
         return Caches(slots, [block.new_states(slots) for block in self.blocks])
 
-    def forward(
+    def forward(self, x: Tensor, *, caches: Caches | None = None, **inputs: Any) -> Tensor:
+        """inputs: those of make_contexts."""
+        q_pos, contexts = self.make_contexts(x, caches, **inputs)
+        x = self.position.embed(x, q_pos)
+        x = self.drop(self.embedding_norm(x))
+        for i, block in enumerate(self.blocks):
+            states = caches.layers[i] if caches else {}
+            x = block(x, contexts[i]._replace(states=states))
+        x = self.final_norm(x)
+        return x
+
+    def make_contexts(
         self,
         x: Tensor,
+        caches: Caches | None,
         *,
         tokens: Tensor | None = None,
         visible: Tensor | None = None,
         documents: Tensor | None = None,
         memory: Tensor | None = None,
         memory_visible: Tensor | None = None,
-        caches: Caches | None = None,
-    ) -> Tensor:
-        """tokens: (B, T), for parts that read them. visible: (B, S or more), false at padding, with
+    ) -> tuple[Tensor, list[AttentionContext]]:
+        """Returns (the positions of the new tokens, the context of each layer). In a decoder, if
+        nothing is cached, padded or cut, the positions are 0 to T - 1, and all layers share one
+        causal mask.
+
+        tokens: (B, T), for parts that read them. visible: (B, S or more), false at padding, with
         a column for each cached token; once given, it must be given at every later step. documents:
         (B, T), the document number of each token, ascending: each document is treated as if alone.
         memory_visible: like visible, for the memory."""
@@ -114,14 +130,7 @@ class Stack(nn.Module):
                 ).cast_for(x)
             return common._replace(mask=mask, rotate=rotate)
 
-        contexts = self.contexts(x, q_pos, context_of)
-        x = self.position.embed(x, q_pos)
-        x = self.drop(self.embedding_norm(x))
-        for i, block in enumerate(self.blocks):
-            states = caches.layers[i] if caches else {}
-            x = block(x, contexts[i]._replace(states=states))
-        x = self.final_norm(x)
-        return x
+        return q_pos, self.contexts(x, q_pos, context_of)
 
     def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
         """The context of each layer; here they share one. LayeredStack makes one for each position

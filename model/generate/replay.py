@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from model.cache import Slots
 from model.cuda import has_grouped_mm, is_sharded
 from model.generate.padding import visible_slots
 
@@ -23,6 +24,26 @@ def can_replay(model: nn.Module) -> bool:
         and (p.ndim < 3 or has_grouped_mm(p))
         for p in model.parameters()
     )
+
+
+class FixedSlots(Slots):
+    """Slots of which a pass reads all and fills one, so that all shapes and addresses stay the
+    same. `new` is a tensor (1,)."""
+
+    def __init__(self, slots: Slots, device: torch.device):
+        super().__init__(slots.size)
+        self.new = torch.tensor([slots.length - 1], device=device)
+
+    def next(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        self.new += n
+        return self.new, torch.arange(self.size, device=device)
+
+    def seen(self, window: int | None) -> slice:
+        return slice(0, self.size)
+
+    def move(self, length: int) -> None:
+        self.length = length
+        self.new.fill_(length - 1)
 
 
 def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -49,7 +70,9 @@ def replayed_steps(chooser: Any, count: int) -> Iterator[list[list[float]]]:
     for step in range(count):
         if step == 1:  # from now on, all shapes and addresses stay the same
             state.visible = visible_slots(state.rows, state.size, state.tokens.device)
-            state.caches.slots.fix(state.tokens.device)
+            slots = FixedSlots(state.caches.slots, state.tokens.device)
+            for owner in (state.caches, *state.caches.states):
+                owner.slots = slots
         if step == 2:
             choose = record(chooser.choose)
 
