@@ -15,6 +15,7 @@ from typing import Any
 from configs.cli import escape, print, run_command
 from configs.parts import load_parts
 from data.objectives import OBJECTIVES, Objective
+from data.tokenizers.tokenizer import Template
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import LoadedRun, load_run
 from model.generate.beams import beam_search
@@ -73,28 +74,24 @@ class Sampler:
         self.model: Any = self.run.model
         self.tokenizer = self.run.tokenizer
 
-        # a decoder continues a text, unless it was trained on pairs: then it generates a target
         config = self.run.config
         objective = OBJECTIVES.get(config["objective"]["kind"], Objective)  # auto, if imported
         kind = str(self.model.kind)
         if self.model.classes and not options.embed:
             kind = "classifier"
         continues = kind == "decoder" and objective.input_kind != "pairs"
-        self.echoes = continues and not options.chat  # the output begins with the prompt
         self.sampling = choose_sampling(options, kind, continues)
         rules = self.tokenizer.files.get("generation_config.json")  # of an imported model
         self.rules = generation_rules(rules, options) if rules else {}
 
-        # how a prompt becomes ids
-        before, after = self.tokenizer.template
-        if continues:
-            after = []  # it would end the text
-        elif kind == "decoder":
-            after = [self.tokenizer.start]  # starts a target
-        # the ids of an empty prompt; without ids, it has no output
-        self.empty = (before or [self.tokenizer.specials["end"]]) if continues else []
-        if options.embed:
-            self.empty = before + after
+        # usually a decoder continues its prompt, with which the output begins
+        self.echoes = continues and not options.chat
+        before, after = self.tokenizer.template[0], []  # what follows a prompt would end the text
+        self.empty = before or [self.tokenizer.specials["end"]]  # the ids of an empty prompt
+        self.complete = self.generate  # yields the pieces of the texts of rows
+        if not continues:
+            before, after = self.answer_instead(kind)
+
         self.to_ids: Callable[[Any], list[int]] = partial(
             encode_prompt,
             tokenizer=self.tokenizer,
@@ -108,12 +105,21 @@ class Sampler:
             self.chat = Conversation(self, is_trained=objective.input_kind == "chat")
             self.to_ids = self.chat.encode
 
-        # what completes rows: it yields the pieces of their texts
-        self.complete = self.generate
-        if kind == "encoder":
-            self.complete = partial(vectors if options.embed else filled, self)
+    def answer_instead(self, kind: str) -> Template:
+        """What else a model may do with a prompt: generate a target, fill in masks, or tell a class
+        or a vector. Returns its template."""
+        before, after = self.tokenizer.template
+        self.empty = []  # without ids, a prompt has no output
+        if kind == "decoder":
+            after = [self.tokenizer.start]  # starts a target
         elif kind == "classifier":
             self.complete = partial(classified, self)
+        elif self.options.embed:
+            self.complete = partial(vectors, self)
+            self.empty = before + after
+        elif kind == "encoder":
+            self.complete = partial(filled, self)
+        return [before, after]
 
     def answer(self, texts: list[Any]) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
@@ -164,6 +170,7 @@ class Sampler:
         prompts = [row.ids for row in rows]
         n_new = options.max_new_tokens
         end_ids = self.tokenizer.end_ids
+        # ids that end a text; the strings of --stop are the stream's
         inputs: dict[str, Any] = {"max_new_tokens": n_new, "stop": end_ids}
         if self.model.kind == "encoder_decoder":
             inputs["sources"] = prompts

@@ -100,7 +100,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             last = final_loss(folder)  # if None, go on: no step is left, only the last evaluation
             if last is not None:
                 return last
-        build_schedule(config.schedule, run_length.steps)  # refuses a warmup that is too long
+        build_schedule(config.schedule, run_length.steps)  # only checks the warmup: loop() uses one
 
         # torch.compile (in place, but eager in eval mode) and DDP, for training steps only:
         # evaluations and samples have other shapes
@@ -176,12 +176,12 @@ def loop(
         progress = run_length.progress(state)
         lr = set_lr(run.optimizers, schedule(progress))
         seed_step(config.seed, state.step, world.rank)  # for dropout
-        seconds = time.perf_counter() - start
+        clock = time.perf_counter() - start
         batch = next(batches)
-        result = update(run, train_module, batch, seconds)
+        result = update(run, train_module, batch, clock)
         state.step += 1
-        state.tokens += batch.n_tokens  # over all processes
-        state.seconds = result.seconds
+        state.tokens += batch.n_tokens  # of the whole batch, over all processes
+        state.seconds = result.clock
         if run.ema:
             run.ema.update(state.step)
         log.step(progress, result.losses | {"lr": lr, "grad_norm": result.grad_norm})
@@ -206,11 +206,11 @@ class StepResult(NamedTuple):
 
     losses: dict[str, float]  # means over the targets of the step
     grad_norm: float  # before clipping
-    seconds: float  # of the run, when the step began, by the main process's clock
+    clock: float  # seconds of the run when the step began, as the main process measured them
     stop: bool  # one of the processes has received a signal
 
 
-def update(run: Run, train_module: Any, batch: Batch, seconds: float) -> StepResult:
+def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResult:
     """One step: forward and backward passes, clipping, update."""
     world = run.world
     state = run.state
@@ -221,7 +221,7 @@ def update(run: Run, train_module: Any, batch: Batch, seconds: float) -> StepRes
     # several processes, the number of targets stays a tensor: reading it would wait for the GPU
     n_targets = world.sum(batch.count)[0] if world.size > 1 else batch.count
     size = state.micro_batch_size
-    # losses() that have a count of their own need the count of the whole step first
+    # terms: custom modules with a method losses(), usually none; some need a count of the whole step
     if run.loss_module.terms:
         run.loss_module.terms.count(run, micro_batches(batch, size, world.device), n_targets)
     totals: dict[str, Tensor] = {}
@@ -229,7 +229,8 @@ def update(run: Run, train_module: Any, batch: Batch, seconds: float) -> StepRes
         # only DDP reads it: gradients are exchanged once they are accumulated
         train_module.require_backward_grad_sync = is_last
         with world.precision.autocast():
-            losses = train_module(*micro_batch)  # {name: sum over the targets}
+            # (inputs, targets, count, weights if any) -> {name: sum over the targets}
+            losses = train_module(*micro_batch)
         # DDP and FSDP average over the processes, but the sum is needed
         loss = sum(losses.values()) * (world.size / n_targets)
         scaler.scale(loss).backward()
@@ -247,10 +248,10 @@ def update(run: Run, train_module: Any, batch: Batch, seconds: float) -> StepRes
         norm = fsdp.whole(norm)
 
     # all that the host reads, in one exchange: the only wait for the GPU
-    own_seconds = seconds if world.is_main else 0.0  # the sum is the main process's value
+    own_clock = clock if world.is_main else 0.0  # the sum is the main process's value
     n_signals = len(distributed.received_signals)
-    sums = world.sum(batch.count, norm, own_seconds, n_signals, *totals.values())
-    total_count, total_norm, seconds, all_signals, *total_losses = sums.tolist()
+    sums = world.sum(batch.count, norm, own_clock, n_signals, *totals.values())
+    total_count, total_norm, clock, all_signals, *total_losses = sums.tolist()
     means = {name: s / total_count for name, s in zip(totals, total_losses, strict=True)}
     grad_norm = total_norm / world.size  # all processes have the same norm
 
@@ -266,7 +267,7 @@ def update(run: Run, train_module: Any, batch: Batch, seconds: float) -> StepRes
             scaler.step(optimizer)
         optimizer.zero_grad()
     scaler.update()
-    return StepResult(means, grad_norm, seconds, stop=all_signals > 0)
+    return StepResult(means, grad_norm, clock, stop=all_signals > 0)
 
 
 @hydra.main(config_path="configs", config_name="train", version_base="1.3")

@@ -73,7 +73,7 @@ def check_value(name: str, value: Any, annotation: Any) -> Any:
 
 
 @cache
-def signature(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters of a constructor, except those that a partial has fixed."""
     fixed = constructor.keywords if isinstance(constructor, partial) else {}
     parameters = inspect.signature(constructor).parameters
@@ -87,9 +87,10 @@ def construct(
     shared: Mapping[str, Any] = {},
 ) -> Any:
     """constructor(**options), for example of a dataclass, plus those shared values for which it
-    has parameters. Shared values, such as d_model, are the caller's: no option can set them. The
+    has parameters. Shared values, such as d_model, are the caller's: no option can set them. So
+    with {"d_model": 64, "layer": 0}, MLP(d_model, expansion) gets a d_model, and no layer. The
     path, such as "train." or "optimizer (muon): ", precedes the name of an option in messages."""
-    parameters = signature(constructor)
+    parameters = parameters_of(constructor)
     arguments = {name: value for name, value in shared.items() if name in parameters}
     known = {name: p for name, p in parameters.items() if name not in shared}
     # an unknown setting that is null is ignored: an older run may have one that no longer exists

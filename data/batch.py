@@ -25,8 +25,10 @@ class Batch:
     source: str = ""  # of a mix, in an evaluation
 
     def __iter__(self) -> Iterator[Any]:
-        """The arguments of LossModule."""
-        return iter((self.inputs, self.targets, self.count, self.weights))
+        """Yield the arguments of LossModule."""
+        yield from (self.inputs, self.targets, self.count)
+        if self.weights is not None:
+            yield self.weights
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         inputs = {name: function(x) for name, x in self.inputs.items()}

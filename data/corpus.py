@@ -16,7 +16,7 @@ from data.sources import Source
 from data.splits import HeldOut
 from data.tokenizers.huggingface import drop_template
 from data.tokenizers.tokenizer import Tokenizer
-from data.tokenizers.train import TOKENIZERS, Pretrained
+from data.tokenizers.train import TRAINERS, Pretrained
 
 REPLACEABLE = ("start", "pad")  # `end` takes their place in a tokenizer that lacks them
 
@@ -84,7 +84,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     if tokenizer:
         trainer = fit_to(objective, tokenizer)
     else:
-        trainer = build("tokenizer", TOKENIZERS, config.tokenizer)
+        trainer = build("tokenizer", TRAINERS, config.tokenizer)
 
     def load(part: Source, trainer: Any, seed: Any, held_out: HeldOut | None = None) -> Loaders:
         verify = bool(config.resume)  # then all tokens must be those that the run has seen

@@ -37,6 +37,7 @@ class Loader:
 
     def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
         """Batches with each example once, or with `limit` fixed examples."""
+        # a random subset, read in the order of the text
         positions = np.arange(self.n)[:limit]
         chosen = permutation(positions, self.n, hash_seed("evaluation"))
         ids = self.by_length(np.sort(chosen))
@@ -89,11 +90,11 @@ class TokenLoader(Loader):
     def evaluation_batch(self, ids: ndarray) -> Batch:
         return self.read(ids, "evaluation", ids)
 
-    def read(self, ids: ndarray, seed: Any, numbers: ndarray, step: int | None = None) -> Batch:
-        """Make a batch; the draws for a row depend on its number, not on other rows."""
+    def read(self, ids: ndarray, seed: Any, keys: ndarray, step: int | None = None) -> Batch:
+        """Make a batch; the draws for a row depend on its key, not on other rows."""
 
         def draw(purpose: str, width: int) -> ndarray:
-            return random_words(hash_seed("draw", seed, purpose), numbers, width)
+            return random_words(hash_seed("draw", seed, purpose), keys, width)
 
         [rows] = self.examples(ids)
         return self.call_objective(np.stack(rows), draw, step=step)

@@ -32,7 +32,8 @@ from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
 
 FORMAT = 6  # of a corpus in the cache
-PAIR_ORDER = "epochs"  # change it when the order of pairs changes: older runs then refuse to resume
+# a part of the hash of pairs: change it when their order changes, so that older runs do not resume
+PAIR_ORDER = "epochs"
 JOB_BYTES = 1 << 19  # that a thread encodes at a time
 LARGE = 10**7  # bytes of text that may take a while
 
@@ -58,17 +59,17 @@ def prepare(
     trainer: Trainer,
     specials: Sequence[str],
     verify: bool = False,
-    held_out: HeldOut | None = None,
+    chosen: HeldOut | None = None,
 ) -> Corpus:
-    """The corpus of a source, from the cache or built now. held_out: what a mix holds out."""
+    """The corpus of a source, from the cache or built now. chosen: what a mix holds out."""
     options = options_of(source, trainer, specials)
     code = code_of(source) + code_of(trainer) if LOADED else ""
-    content = [source.version(), options + code, *(held_out or ())]  # the fields of HeldOut
+    content = [source.version(), options + code, *(chosen or ())]  # the fields of HeldOut
 
     def build(draft: Path) -> None:
-        split_by = held_out or hold_out(source)
-        tokenizer = trainer.train(partial(texts_of, source, split_by), specials)
-        tokenize(draft, source, tokenizer, split_by, options)
+        held_out = chosen or hold_out(source)
+        tokenizer = trainer.train(partial(texts_of, source, held_out), specials)
+        tokenize(draft, source, tokenizer, held_out, options)
 
     corpus = Corpus(cached(source, content, build), verify)
     if n := len(corpus.skipped):
@@ -92,7 +93,7 @@ def cached(source: Source, content: list[Any], build: Callable[[Path], None]) ->
 
 
 def tokenize(
-    folder: Path, source: Source, tokenizer: Tokenizer, split_by: HeldOut, options: str
+    folder: Path, source: Source, tokenizer: Tokenizer, held_out: HeldOut, options: str
 ) -> None:
     """Write the corpus."""
     is_chat = source.input_kind == "chat"
@@ -102,7 +103,7 @@ def tokenize(
 
     skipped: list[str] = []
     limit = getattr(source, "max_tokens", None) or sys.maxsize
-    jobs = batch_chunks(split_chunks(source, skipped, split_by))
+    jobs = batch_chunks(split_chunks(source, skipped, held_out))
     encoded = prefetch(to_ids, jobs, workers, 2 * workers)
     n_bytes = sum(size for _, size, _ in source.version())
 
@@ -129,10 +130,10 @@ def tokenize(
     write_index(folder, options, tokenizer, [train, validation], skipped)
 
 
-def split_chunks(source: Source, skipped: list[str], split_by: HeldOut) -> Iterator[Chunk]:
+def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Iterator[Chunk]:
     """All text of a source, assigned to train or validation. `skipped` gets an item for each
     document that is left out."""
-    for split, document in split_documents(source, skipped, split_by):
+    for split, document in split_documents(source, skipped, held_out):
         if source.input_kind != "text":
             texts = list(document.chunks())
             label = texts.pop() if source.input_kind == "labels" else None
@@ -180,11 +181,11 @@ def encode_chat(template: ChatTemplate, chunk: Chunk) -> Any:
         return error
 
 
-def texts_of(source: Source, split_by: HeldOut, include_val: bool) -> Iterator[str]:
+def texts_of(source: Source, held_out: HeldOut, include_val: bool) -> Iterator[str]:
     """The texts that a tokenizer is trained on."""
     if source.input_kind == "chat":
         yield ":\n"  # in the plain template, beside the roles
-    for chunk in split_chunks(source, [], split_by):
+    for chunk in split_chunks(source, [], held_out):
         if include_val or chunk.split == TRAIN:
             yield from chunk.texts
 

@@ -57,8 +57,9 @@ def split_documents(
         pieces = (
             cut(document, share) if 0 < share < 1 else [(TRAIN if share else VALIDATION, document)]
         )
+        # a source with validation files holds out nothing else, also in a mix
         yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
-    for part in parts:  # and nothing else is for validation
+    for part in parts:
         for _, document in hashed_documents(part, skipped):
             yield VALIDATION, document
 

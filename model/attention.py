@@ -78,7 +78,7 @@ class MultiHeadAttention(Attention):
         logit_softcap: Positive | None = None,
         sliding_window: Count | None = None,
         scale: Positive | None = None,
-        norm: MakeNorm = RMSNorm,
+        norm: MakeNorm = RMSNorm,  # the model's own, if it is built by a Stack
         dropout: float = 0.0,
     ):
         super().__init__()

@@ -55,7 +55,7 @@ class Block(nn.Module):
         self.attention = attention
         self.cross: Any = cross
         self.ffn = ffn
-        basic = {"mask", "rotate", "cache"}  # every attention gets them
+        basic = {"mask", "rotate", "cache"}  # every attention must take them
         self.reads = {"attention": basic | fields_read_by(attention), "ffn": fields_read_by(ffn)}
         self.make_norms(norm)
         self.drop = nn.Dropout(dropout)
@@ -67,10 +67,10 @@ class Block(nn.Module):
         x = self.residual(x, partial(self.feed_forward, context=context), self.ffn_norm)
         return x
 
-    def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
+    def residual(self, x: Tensor, sublayer: SubLayer, norm: nn.Module) -> Tensor:
         """Add what a sub-layer computes to the residual stream."""
         normed_BTC = norm(x)
-        return x + self.drop(layer(normed_BTC))
+        return x + self.drop(sublayer(normed_BTC))
 
     def self_attend(self, x: Tensor, context: AttentionContext) -> Tensor:
         return self.attention(x, **self.arguments_of("attention", context))
@@ -83,7 +83,9 @@ class Block(nn.Module):
         return self.ffn(x, **self.arguments_of("ffn", context))
 
     def arguments_of(self, name: str, context: AttentionContext) -> dict[str, Any]:
-        """What this part's forward takes besides x."""
+        """What this part's forward takes besides x, by the names of its parameters. Those of this
+        project give attention(x, mask=..., rotate=..., cache=...) and ffn(x); a part of one's own may
+        read other fields of the context."""
         own = context.states.get(name)
         names = self.reads[name]
         return {key: own if key == "cache" else getattr(context, key) for key in names}
@@ -98,7 +100,7 @@ class Block(nn.Module):
         MemoryCache."""
         parts: Any = self.named_children()
         states = {name: part.new_cache(slots) for name, part in parts if hasattr(part, "new_cache")}
-        return states | {"cross": MemoryCache()}
+        return states | {"cross": MemoryCache()}  # empty without cross-attention
 
 
 BLOCKS: Registry[type[Block]] = Registry(pre=Block)  # blocks.py has the others

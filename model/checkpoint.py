@@ -47,12 +47,12 @@ class LoadedRun(NamedTuple):
 def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> LoadedRun:
     """Load the model and tokenizer of a run, for sampling, fine-tuning and export. merge: add
     adapters to the weights that they adapt."""
-    run = expand_user(place)
-    config = read_config(run)
+    folder = expand_user(place)
+    config = read_config(folder)
     if config.get("parts"):
-        check_code(run, config, own_code())
-    tokenizer = read_tokenizer(run)
-    checkpoint = find(run, which)
+        check_code(folder, config, own_code())
+    tokenizer = read_tokenizer(folder)
+    checkpoint = find(folder, which)
     node = config.get("adapt", {"kind": "none"})
     is_adapted = node["kind"] != "none"
     with torch.device("meta"):  # allocates no weights: they come from the files
@@ -64,32 +64,32 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
     if average.exists():  # the weights that the run evaluated
         tensors |= read_tensors(average, trained_parameters(model))
     if frozen := frozen_tensors(model):
-        tensors |= read_frozen(run, config, frozen)
+        tensors |= read_frozen(folder, config, frozen)
     assign_weights(model, tensors)
     if is_adapted and merge:
         merge_adapters(model)
     return LoadedRun(model.eval(), tokenizer, config, step_of(checkpoint))
 
 
-def find(run: Path, which: str) -> Path:
+def find(folder: Path, which: str) -> Path:
     """The checkpoint `which`: latest, best or a step."""
-    newest = newest_undamaged(run) if which == "latest" else None
-    return newest or find_named(run, which)
+    newest = newest_undamaged(folder) if which == "latest" else None
+    return newest or find_named(folder, which)  # which also says that there is none
 
 
-def find_named(run: Path, which: str) -> Path:
-    name = read_best(run) if which == "best" else f"step-{which:0>8}"
-    checkpoint = run / "checkpoints" / str(name)
+def find_named(folder: Path, which: str) -> Path:
+    name = read_best(folder) if which == "best" else f"step-{which:0>8}"
+    checkpoint = folder / "checkpoints" / str(name)
     if not checkpoint.exists():
-        known = ", ".join(str(step_of(path)) for path in list_checkpoints(run)) or "none"
-        raise CheckpointError(f"{run} has no checkpoint {which!r}; its steps are: {known}")
+        known = ", ".join(str(step_of(path)) for path in list_checkpoints(folder)) or "none"
+        raise CheckpointError(f"{folder} has no checkpoint {which!r}; its steps are: {known}")
     verify(checkpoint)
     return checkpoint
 
 
-def newest_undamaged(run: Path) -> Path | None:
+def newest_undamaged(folder: Path) -> Path | None:
     """The newest undamaged checkpoint; None if there is none at all."""
-    checkpoints = list_checkpoints(run)
+    checkpoints = list_checkpoints(folder)
     for checkpoint in checkpoints:
         try:
             verify(checkpoint)
@@ -97,7 +97,7 @@ def newest_undamaged(run: Path) -> Path | None:
         except CheckpointError as error:
             warn(f"{error}; using the checkpoint before it")
     if checkpoints:
-        raise CheckpointError(f"no checkpoint of {run} is undamaged")
+        raise CheckpointError(f"no checkpoint of {folder} is undamaged")
     return None
 
 
@@ -112,14 +112,16 @@ def verify_file(path: Path, expected: str | None) -> None:
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
 
 
-def read_config(run: Path, hint: str = "") -> dict[str, Any]:
+def read_config(folder: Path, hint: str = "") -> dict[str, Any]:
     """The settings of a run, with its choices and overrides. hint: for a missing folder."""
-    path = run / "config.yaml"
-    if not run.exists():
-        raise CheckpointError(f"there is no folder {run}{did_you_mean_run(run)}{hint}")
+    path = folder / "config.yaml"
+    if not folder.exists():
+        raise CheckpointError(f"there is no folder {folder}{did_you_mean_run(folder)}{hint}")
     if not path.exists():
         other = "python -m model.hub import imports a Hugging Face folder"
-        raise CheckpointError(f"{run} is not the folder of a run: it has no config.yaml; {other}")
+        raise CheckpointError(
+            f"{folder} is not the folder of a run: it has no config.yaml; {other}"
+        )
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():
@@ -127,24 +129,24 @@ def read_config(run: Path, hint: str = "") -> dict[str, Any]:
     raise CheckpointError(f"{path} is damaged, or was written by another version")
 
 
-def check_code(run: Path, config: dict[str, Any], code: dict[str, str]) -> None:
+def check_code(folder: Path, config: dict[str, Any], code: dict[str, str]) -> None:
     """Refuse a run that this code cannot load; warn about code that has changed since."""
     place = config.get("parts")
     if place is not None and not LOADED:
         hint = f"add parts={place} to train.py, --parts {place} to any other command"
-        raise ValueError(f"{run} was trained with {Path(place).name}: {hint}")
+        raise ValueError(f"{folder} was trained with {Path(place).name}: {hint}")
     known = config.get("code") or {}  # an imported run has none
     changed = [name for name, digest in code.items() if known.get(name, digest) != digest]
     if changed:
-        warn(f"the code of {', '.join(changed)} has changed since {run} was started")
+        warn(f"the code of {', '.join(changed)} has changed since {folder} was started")
 
 
 def model_config(node: dict[str, Any]) -> ModelConfig:
     return construct("model.", ModelConfig, node)
 
 
-def read_tokenizer(run: Path) -> Tokenizer:
-    return tokenizer_from_state(read_json(run / "tokenizer.json"))
+def read_tokenizer(folder: Path) -> Tokenizer:
+    return tokenizer_from_state(read_json(folder / "tokenizer.json"))
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -168,8 +170,8 @@ def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
 
 
 def read_frozen(
-    run: Path, config: dict[str, Any], expected: Tensors
+    folder: Path, config: dict[str, Any], expected: Tensors
 ) -> Iterator[tuple[str, Tensor]]:
     """Like read_tensors, for the weights that are in no checkpoint."""
-    verify_file(run / FROZEN, config.get("frozen"))
-    return read_tensors(run / FROZEN, expected)
+    verify_file(folder / FROZEN, config.get("frozen"))
+    return read_tensors(folder / FROZEN, expected)

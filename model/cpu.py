@@ -1,5 +1,5 @@
-"""Code that is faster on a CPU than torch's own, with gains measured on an AMD EPYC. Results are
-the same up to rounding; without it everything works, only more slowly."""
+"""Where other code is faster on a CPU than torch's own, with gains measured on an AMD EPYC. Results
+are the same up to rounding; without it everything works, only more slowly."""
 
 from functools import cache
 from pathlib import Path

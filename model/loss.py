@@ -1,4 +1,6 @@
-"""Cross-entropy that never holds the logits of a whole batch."""
+"""Cross-entropy that never holds the logits of a whole batch: loss() reads the positions in chunks.
+In training, chunk_gradients also computes the gradients of a chunk while its logits exist, and
+KnownGradients keeps them for the backward pass, which only scales them."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +17,51 @@ from model.attend import exact_dtype, matmul_dtype, soft_cap
 from model.cpu import use_cpu_kernels
 from model.embedding import Head
 
-CHUNK = 512  # positions whose logits are held at a time, on a CPU; more if the vocabulary is small
+CHUNK = 512  # positions in a chunk on a CPU, at most; but more if the vocabulary is small
 ALIGNMENT = 64  # pads the vocabulary: a GPU has no fast matmul for GPT-2's 50,257
 UNSLICED = ("cuda",)  # where the loss of all columns is faster than that of a slice
 GPU_CHUNK = 4096  # small chunks leave a GPU idle, and move the gradient of the head more often
+
+
+def loss(
+    hidden: Tensor,
+    head: Head,
+    targets: Tensor,
+    count: int | None = None,
+    weights: Tensor | None = None,
+    differentiate: Callable[..., Any] | None = None,  # a compiled chunk_gradients
+    **options: Any,  # of chunk_loss
+) -> tuple[Tensor, int]:
+    """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
+    `count` if it is known, to avoid a synchronization on a GPU; it must be exact, because only that
+    many targets are read."""
+    fields = [hidden.flatten(0, -2), targets.flatten()]
+    if weights is not None:
+        fields.append(weights.flatten())
+    is_ignored = fields[1] == IGNORE_INDEX
+    if count is None:
+        count = int((~is_ignored).sum())
+    if count < len(is_ignored):
+        fields = drop_ignored(fields, is_ignored, count)
+    hidden, *labels = fields
+
+    hidden = head.features(hidden)
+    parameters = list(head.map.parameters())
+    size = GPU_CHUNK
+    if hidden.is_cpu:
+        # 256 take 5 % less time than 512 at width 128, and 5 % more at width 384
+        size = min(CHUNK, 2 * hidden.shape[-1])
+        size = max(size, 2**20 // head.map.out_features)  # a million logits
+    options["logit_softcap"] = head.logit_softcap
+    if torch.is_grad_enabled():
+        gradients_of = partial(differentiate or chunk_gradients, **options)
+        return loss_with_gradients(gradients_of, size, labels, hidden, parameters), count
+
+    total = hidden.new_zeros(())
+    for rows, *chunk in chunks(size, hidden, *labels):
+        logits = head.map(rows).to(exact_dtype(hidden))
+        total = total + chunk_loss(logits, *chunk, **options)
+    return total, count
 
 
 def chunk_loss(
@@ -31,8 +74,7 @@ def chunk_loss(
     z_loss: float = 0.0,
 ) -> Tensor:
     """The summed loss of a chunk of positions; it may be any differentiable function of logits and
-    targets. On a GPU, while all these options are off, columns that pad the vocabulary are -inf.
-    `weights` are factors of each position's cross-entropy; z_loss is the factor of
+    targets. `weights` are factors of each position's cross-entropy; z_loss is the factor of
     log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
     logits_NV = soft_cap(logits_NV, logit_softcap)
 
@@ -52,13 +94,11 @@ def chunk_loss(
 def loss_with_gradients(
     differentiate: Callable[..., Any],
     size: int,
-    options: dict[str, Any],
     labels: Sequence[Tensor],  # targets, and weights if any
     hidden_NC: Tensor,
     parameters: list[nn.Parameter],
 ) -> Tensor:
-    """The gradients of each chunk are computed while its logits exist, so that no logits are stored
-    or recomputed for the backward pass."""
+    """The loss, for a backward pass that neither stores nor recomputes logits."""
     exact = exact_dtype(hidden_NC)
     low = matmul_dtype(hidden_NC)
     vocab_size = len(parameters[0])
@@ -74,7 +114,7 @@ def loss_with_gradients(
     gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in trained]
     for rows_NC, *chunk in chunks(size, hidden_NC.detach().to(low), *labels):
         value, (grad_NC, *head_grads) = differentiate(
-            rows_NC, aligned, chunk, vocab_size, head_is_trained, **options
+            rows_NC, aligned, chunk, vocab_size, head_is_trained
         )
         total += value
         row_grads.append(grad_NC)
@@ -84,20 +124,6 @@ def loss_with_gradients(
     gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
     rows_gradient = torch.cat(row_grads).type_as(hidden_NC)
     return KnownGradients.apply(total, [rows_gradient, *gradients], hidden_NC, *trained)
-
-
-class KnownGradients(torch.autograd.Function):
-    """A value whose gradients with respect to the inputs are known."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *inputs: Tensor) -> Tensor:
-        ctx.save_for_backward(*gradients)
-        return value.clone()  # an input may not be the output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *(gradient * scale for gradient in ctx.saved_tensors)
 
 
 def chunk_gradients(
@@ -110,7 +136,8 @@ def chunk_gradients(
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """The loss of a chunk and its gradients: those of its rows, and of the head's parameters (its
     weight, and its bias if any) if it is trained. torch.compile makes one graph of this function,
-    which serves any number of chunks."""
+    which serves any number of chunks. On a GPU, while all options are off, chunk_loss gets logits
+    whose last columns pad the vocabulary and are -inf."""
 
     def function(rows_NC: Tensor, *trained: Tensor) -> Tensor:
         # in bfloat16 a sum over the vocabulary would be off by a percent
@@ -132,6 +159,20 @@ def chunk_gradients(
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     value = function(*inputs)
     return value.detach(), torch.autograd.grad(value, inputs)
+
+
+class KnownGradients(torch.autograd.Function):
+    """A value whose gradients with respect to the inputs are known."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*gradients)
+        return value.clone()  # an input may not be the output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *(gradient * scale for gradient in ctx.saved_tensors)
 
 
 class CrossEntropy(torch.autograd.Function):
@@ -166,44 +207,3 @@ def drop_ignored(fields: list[Tensor], is_ignored: Tensor, count: int) -> list[T
     # a stable sort puts them first, in order; nonzero() would wait for the GPU
     positions = is_ignored.to(torch.int8).argsort(stable=True)[:count]
     return [field[positions] for field in fields]
-
-
-def loss(
-    hidden: Tensor,
-    head: Head,
-    targets: Tensor,
-    count: int | None = None,
-    weights: Tensor | None = None,
-    differentiate: Callable[..., Any] = chunk_gradients,  # or compiled
-    **options: Any,  # of chunk_loss
-) -> tuple[Tensor, int]:
-    """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
-    `count` if it is known, to avoid a synchronization on a GPU; it must be exact, because only that
-    many targets are read."""
-    fields = [hidden.flatten(0, -2), targets.flatten()]
-    if weights is not None:
-        fields.append(weights.flatten())
-    is_ignored = fields[1] == IGNORE_INDEX
-    if count is None:
-        count = int((~is_ignored).sum())
-    if count < len(is_ignored):
-        fields = drop_ignored(fields, is_ignored, count)
-    hidden, *labels = fields
-
-    hidden = head.features(hidden)
-    parameters = list(head.map.parameters())
-    size = GPU_CHUNK
-    if hidden.is_cpu:
-        # 256 take 5 % less time than 512 at width 128, and 5 % more at width 384
-        size = min(CHUNK, 2 * hidden.shape[-1])
-        size = max(size, 2**20 // head.map.out_features)  # a million logits
-    options["logit_softcap"] = head.logit_softcap
-    if torch.is_grad_enabled():
-        total = loss_with_gradients(differentiate, size, options, labels, hidden, parameters)
-        return total, count
-
-    total = hidden.new_zeros(())
-    for rows, *chunk in chunks(size, hidden, *labels):
-        logits = head.map(rows).to(exact_dtype(hidden))
-        total = total + chunk_loss(logits, *chunk, **options)
-    return total, count

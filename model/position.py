@@ -38,36 +38,11 @@ class Position(nn.Module):
         return None
 
 
-def inv_frequencies(width: int, base: float, x: Tensor) -> Tensor:
-    """base^(-2i/width) for each pair i, on x's device, in at least float32."""
-    twice_i = torch.arange(0, width, 2, device=x.device, dtype=exact_dtype(x))
-    return base ** (-twice_i / width)
-
-
-@dataclass
-class LinearScaling:
-    """Position interpolation: divide every position by the factor (arxiv.org/abs/2306.15595)."""
-
-    factor: Factor
-    mscale = 1.0
-
-    def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
-        return inv_freq / self.factor
-
-
-SCALINGS = Registry(
-    none=partial(LinearScaling, factor=1.0),
-    linear=LinearScaling,
-    llama3=Llama3Scaling,
-    yarn=YarnScaling,
-)
-
-
 class Rope(Position):
     """Rotates pairs of query and key channels by an angle proportional to the position, so that a
     score depends only on the distance (arxiv.org/abs/2104.09864). Channels i and i + D/2 are a
     pair, where D counts the rotated channels, as in Hugging Face's Llama; the paper pairs 2i and
-    2i + 1."""
+    2i + 1. A pair (a, b) becomes (a cos - b sin, b cos + a sin)."""
 
     def __init__(
         self,
@@ -91,13 +66,13 @@ class Rope(Position):
         inv_freq = self.scaling(inv_freq, self.rope_theta)
 
         angle = pos[:, None, :, None] * inv_freq
-        angle = torch.cat([-angle, angle], -1)  # for both channels of a pair; the minus is for sin
-        cos = angle.cos() * self.scaling.mscale
+        angle = torch.cat([-angle, angle], -1)  # of both channels: sin(-a) is -sin(a)
+        cos = angle.cos() * self.scaling.mscale  # 1, except for YaRN
         sin = angle.sin() * self.scaling.mscale
 
         def rotate(heads: Tensor) -> Tensor:
-            # (a, b) becomes (a cos - b sin, b cos + a sin): roll swaps them, sin has the minus.
-            # one cast and few operations: at small widths each costs as much as a matmul
+            # roll swaps a and b; the minus is in sin. One cast and few operations: at small widths
+            # each costs as much as a matmul
             paired, rest = heads.split([self.width, heads.shape[-1] - self.width], -1)
             paired = paired.to(cos.dtype)
             swapped = paired.roll(self.width // 2, -1)
@@ -105,6 +80,31 @@ class Rope(Position):
             return torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
 
         return rotate
+
+
+def inv_frequencies(width: int, base: float, x: Tensor) -> Tensor:
+    """base^(-2i/width) for each pair i, on x's device, in at least float32."""
+    twice_i = torch.arange(0, width, 2, device=x.device, dtype=exact_dtype(x))
+    return base ** (-twice_i / width)
+
+
+@dataclass
+class LinearScaling:
+    """Position interpolation: divide every position by the factor (arxiv.org/abs/2306.15595)."""
+
+    factor: Factor
+    mscale = 1.0
+
+    def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
+        return inv_freq / self.factor
+
+
+SCALINGS = Registry(
+    none=partial(LinearScaling, factor=1.0),
+    linear=LinearScaling,
+    llama3=Llama3Scaling,
+    yarn=YarnScaling,
+)
 
 
 POSITIONS = Registry(none=Position, rope=Rope)  # positions.py has the others

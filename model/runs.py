@@ -29,9 +29,9 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def list_checkpoints(run: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a run, newest first."""
-    return sorted((run / "checkpoints").glob(STEP), reverse=True)
+    return sorted((folder / "checkpoints").glob(STEP), reverse=True)
 
 
 def list_runs() -> list[Path]:
@@ -55,9 +55,9 @@ def did_you_mean_run(place: Path) -> str:
     return f" (did you mean {runs[near[0]]}?)" if near else ""
 
 
-def read_best(run: Path) -> str | None:
+def read_best(folder: Path) -> str | None:
     """The name of the best checkpoint."""
-    path = run / "checkpoints" / "best"
+    path = folder / "checkpoints" / "best"
     return path.read_text(encoding="utf-8").strip() if path.exists() else None
 
 

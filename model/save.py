@@ -17,11 +17,13 @@ from model.runs import FORMAT, list_checkpoints, read_best, step_name
 from model.weights import Tensors, write_tensors
 
 
-def save(run: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any]) -> None:
-    """Save a checkpoint. tensors: those of each file, such as {"model": {name: tensor}}."""
-    final = run / "checkpoints" / step_name(step)
+def write_checkpoint(
+    folder: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any]
+) -> None:
+    """Write a checkpoint. tensors: those of each file, such as {"model": {name: tensor}}."""
+    final = folder / "checkpoints" / step_name(step)
     final.parent.mkdir(exist_ok=True)
-    sync_folder(run)  # the new folder, and new logs
+    sync_folder(folder)  # the new folder, and new logs
     with atomic_folder(final) as draft:
         for name, named in tensors.items():
             write_tensors(draft / f"{name}.safetensors", named)
@@ -40,27 +42,27 @@ def remove(checkpoint: Path) -> None:
     shutil.rmtree(trash)
 
 
-def clean_up(run: Path) -> None:
+def clean_up(folder: Path) -> None:
     """Remove what a killed run was writing or deleting."""
     for pattern in ("*.draft", "*.trash"):
-        for path in (run / "checkpoints").glob(pattern):
+        for path in (folder / "checkpoints").glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def prune(run: Path, keep: int) -> None:
+def prune(folder: Path, keep: int) -> None:
     """Delete all but the newest checkpoints and the best."""
-    best = read_best(run)
-    for checkpoint in list_checkpoints(run)[keep:]:
+    best = read_best(folder)
+    for checkpoint in list_checkpoints(folder)[keep:]:
         if checkpoint.name != best:
             remove(checkpoint)
 
 
-def mark_best(run: Path, step: int) -> None:
-    atomic_write(run / "checkpoints" / "best", step_name(step) + "\n")
+def mark_best(folder: Path, step: int) -> None:
+    atomic_write(folder / "checkpoints" / "best", step_name(step) + "\n")
 
 
 def write_metadata(
-    run: Path, config: Config, origin: dict[str, Any], tokenizer: Tokenizer, environment: str
+    folder: Path, config: Config, origin: dict[str, Any], tokenizer: Tokenizer, environment: str
 ) -> None:
     """Write what a run needs besides its weights. origin: the choices (an option of each config
     group) and the overrides that the config was composed from, and the hashes of the code and of
@@ -74,6 +76,6 @@ def write_metadata(
         "frozen": None,
         **origin,
     }
-    atomic_write(run / "tokenizer.json", json.dumps(tokenizer.state()))
-    atomic_write(run / "environment.txt", environment)
-    atomic_write(run / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    atomic_write(folder / "tokenizer.json", json.dumps(tokenizer.state()))
+    atomic_write(folder / "environment.txt", environment)
+    atomic_write(folder / "config.yaml", yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))

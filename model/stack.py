@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 # dicts of kinds, such as BLOCKS, come from the last file that adds to them
-from configs.registry import build, signature
+from configs.registry import build, parameters_of
 from configs.schema import ModelConfig
 from model.attend import Mask
 from model.attention import Attention
@@ -172,5 +172,5 @@ def make_block(config: ModelConfig, sizes: dict[str, Any], memory_width: int | N
 
 def make_cross(config: ModelConfig, sizes: dict[str, Any], memory_width: int) -> Attention:
     widths = sizes | {"memory": (memory_width, memory_width)}
-    kinds = {name: kind for name, kind in ATTENTIONS.items() if "memory" in signature(kind)}
+    kinds = {name: kind for name, kind in ATTENTIONS.items() if "memory" in parameters_of(kind)}
     return build("model.cross_attention", kinds, config.cross_attention, widths)

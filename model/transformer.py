@@ -26,8 +26,7 @@ def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:
 
 
 class Transformer(nn.Module):
-    """Base of the architectures: hidden() returns the last hidden states, forward() their logits.
-    `visible` is false at padding."""
+    """Base of the architectures: hidden() returns the last hidden states, forward() their logits."""
 
     kind: str
     make_stacks: Callable[..., None]
@@ -50,8 +49,8 @@ class Transformer(nn.Module):
 
 
 class Decoder(Transformer):
-    """tokens: (B, T). Pass caches from new_caches to continue from earlier tokens; visible, (B, S),
-    then covers these, too. documents: (B, T), for training: the document number of each token. A
+    """tokens: (B, T). visible: (B, T), false at padding. Pass caches from new_caches to continue from
+    earlier tokens; visible, (B, S), then covers these, too. documents: (B, T), for training: the document number of each token. A
     token sees only its own document, and positions restart in each."""
 
     kind = "decoder"

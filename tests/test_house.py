@@ -7,10 +7,10 @@ from graphlib import TopologicalSorter
 
 import pytest
 
-from configs.registry import signature
+from configs.registry import parameters_of
 from data.mix import SOURCES
 from data.objectives import OBJECTIVES
-from data.tokenizers.train import TOKENIZERS
+from data.tokenizers.train import TRAINERS
 from model.adapt import ADAPTS
 from model.position import SCALINGS
 from tests.parts import PARTS, ROOT, names, part
@@ -78,7 +78,7 @@ def test_imports_have_no_cycles():
     TopologicalSorter(graph).prepare()
 
 
-REGISTRIES = PARTS | {"data": SOURCES, "tokenizer": TOKENIZERS, "objective": OBJECTIVES}
+REGISTRIES = PARTS | {"data": SOURCES, "tokenizer": TRAINERS, "objective": OBJECTIVES}
 REGISTRIES |= {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "adapt": ADAPTS}
 # what the parent passes in, and so no config sets
 SHARED = {
@@ -110,8 +110,8 @@ def test_every_kind_has_a_yaml_file(group):
 def test_every_yaml_file_has_every_option_of_its_kind(group, name):
     options = part(group, name)
     options.pop("val_fraction", None)  # which some data sets, too
-    expected = signature(REGISTRIES[group][options.pop("kind")])
+    expected = parameters_of(REGISTRIES[group][options.pop("kind")])
     assert set(options) == expected.keys() - SHARED.get(group, set())
     if "scaling" in options:
         kind = options["scaling"].pop("kind")
-        assert options["scaling"].keys() == signature(SCALINGS[kind]).keys()
+        assert options["scaling"].keys() == parameters_of(SCALINGS[kind]).keys()

@@ -31,7 +31,7 @@ class Checkpointer:
         self.unchanging: list[Any] = []  # what no step may change; begin() sets it
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        # what write() needs of the best step, until that is written: each later save tries it first
+        # the best step, until it is written: if the disk fails, each later save tries it again first
         self.unsaved_best: list[tuple] = []
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
         self.failures = 0  # in a row
@@ -73,7 +73,7 @@ class Checkpointer:
             return
         self.wait()
         world.wait()  # for the main process, which may have waited for a slow disk
-        with self.run.swapped():  # without gradients
+        with self.run.swapped():  # the weights to evaluate, without gradients
             tensors = self.tensors()
             if self.unchanging_of(tensors) != self.unchanging:
                 reason = "a checkpoint would not hold what a step has changed"
@@ -83,7 +83,7 @@ class Checkpointer:
         self.saved_step = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
-            newest = (state.step, copies, plain, best)
+            newest = (state.step, copies, plain, best)  # the arguments of a later try, too
             unsaved = [newest] if best else [*self.unsaved_best, newest]
             if best:
                 self.unsaved_best = unsaved
@@ -124,7 +124,7 @@ class Checkpointer:
             # log rows reach the disk first: a run that resumes here will not write them again
             for log in self.folder.glob("*.jsonl"):
                 sync_and_hash(log)
-            save.save(self.folder, step, tensors, state)
+            save.write_checkpoint(self.folder, step, tensors, state)
             if best:
                 save.mark_best(self.folder, step)
             save.prune(self.folder, self.run.config.checkpoint.keep)

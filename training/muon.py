@@ -50,14 +50,14 @@ class Muon(Eager, Optimizer):
 
     def update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         """Subtract the orthogonalized Nesterov momentum. The gradients are overwritten."""
-        updates: list[Any] = [p.grad for p in params]
+        gradients: list[Any] = [p.grad for p in params]
         buffers = [self.state[p]["momentum_buffer"] for p in params]
-        torch._foreach_lerp_(buffers, updates, 1 - group["momentum"])
-        torch._foreach_lerp_(updates, buffers, group["momentum"])
+        torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
+        torch._foreach_lerp_(gradients, buffers, group["momentum"])  # now Nesterov's momentum
         if dist.is_initialized():  # the processes share the work
-            updates = in_turn(newton_schulz, updates, muon_dtype(params[0].device.type))
+            updates = in_turn(newton_schulz, gradients, muon_dtype(params[0].device.type))
         else:
-            updates = list(newton_schulz(torch.stack(updates)))
+            updates = list(newton_schulz(torch.stack(gradients)))
 
         if group["weight_decay"]:
             torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])

@@ -37,41 +37,41 @@ def open_folder(config: Config, world: World) -> Iterator[Path]:
     if not world.is_main:
         yield RUNS / str(config.name)
         return
-    run = make_folder(config)
-    for folder in run.parents:  # so that the folder survives a power cut
-        sync_folder(folder)
-    lock = FileLock(run / "lock")
+    folder = make_folder(config)
+    for parent in folder.parents:  # so that the folder survives a power cut
+        sync_folder(parent)
+    lock = FileLock(folder / "lock")
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        message = f"{run} is in use by another process; wait for it, or stop it"
+        message = f"{folder} is in use by another process; wait for it, or stop it"
         raise RunLockedError(message) from None
     try:
         if not config.resume:
-            refuse_taken(run)  # another process may have made it in the meantime
-        clean_up(run)
-        yield run
+            refuse_taken(folder)  # another process may have made it in the meantime
+        clean_up(folder)
+        yield folder
     finally:
         lock.release()
-        if [path.name for path in run.iterdir()] == ["lock"]:  # it failed before its first step
-            shutil.rmtree(run, ignore_errors=True)
+        if [path.name for path in folder.iterdir()] == ["lock"]:  # it failed before its first step
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_folder(config: Config) -> Path:
     """Make the folder; without name=, its name is the date, the time and the model, made unique."""
     if config.name:
-        run = RUNS / config.name
-        run.mkdir(parents=True, exist_ok=True)
-        return run
+        folder = RUNS / config.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
     stem = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{config.model.kind}"
-    run = RUNS / stem
+    folder = RUNS / stem
     for number in count(2):
         try:
-            run.mkdir(parents=True)
+            folder.mkdir(parents=True)
             break
         except FileExistsError:
-            run = RUNS / f"{stem}_{number}"
-    return run
+            folder = RUNS / f"{stem}_{number}"
+    return folder
 
 
 def check_name(name: str, resume: bool | str) -> None:
@@ -83,9 +83,11 @@ def check_name(name: str, resume: bool | str) -> None:
         refuse_taken(RUNS / name)
 
 
-def refuse_taken(run: Path) -> None:
-    if (run / "config.yaml").exists() or (run / "checkpoints").exists():
-        raise ValueError(f"{run} already exists; add resume=true to continue it, or change name=")
+def refuse_taken(folder: Path) -> None:
+    if (folder / "config.yaml").exists() or (folder / "checkpoints").exists():
+        raise ValueError(
+            f"{folder} already exists; add resume=true to continue it, or change name="
+        )
 
 
 def environment(world: World) -> str:

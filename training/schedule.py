@@ -98,7 +98,7 @@ class RunLength:
         self.seconds = 60 * minutes
 
         self.tokens_per_step = round(train.batch_size * tokens_per_example)
-        self.steps = max_steps  # for the schedule
+        self.steps = max_steps  # for the schedule; fewer if train.tokens ends the run before
         self.scheduled_tokens = math.inf  # train.tokens, up to the end of a step
         if train.tokens is not None:
             token_steps = math.ceil(train.tokens / self.tokens_per_step)

@@ -21,7 +21,7 @@ from configs.parts import load_parts
 from configs.registry import build
 from configs.schema import Config
 from data.corpus import build_data
-from data.tokenizers.train import TOKENIZERS
+from data.tokenizers.train import TRAINERS
 from model.adapt import adapt
 from model.transformer import build_model
 from training.checks import check_state
@@ -97,7 +97,7 @@ def check_parts(config: Config) -> None:
         if name not in METRICS:
             raise ValueError(f"metrics.names has {name!r}; choose from: {', '.join(METRICS)}")
     if not config.init_from:  # else it is loaded
-        build("tokenizer", TOKENIZERS, config.tokenizer)
+        build("tokenizer", TRAINERS, config.tokenizer)
     train = config.train
     only_minutes = {train.steps, train.tokens, train.epochs} == {None}
     # steps may be None: what train.tokens and train.epochs stand for depends on the text

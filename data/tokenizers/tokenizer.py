@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from configs.registry import Count, Registry, build, signature
+from configs.registry import Count, Registry, build, parameters_of
 
 SPLIT = "tokenizer_config.json has split_special_tokens: true; set it to false and import again"
 Ids = dict[str, int]
@@ -120,7 +120,7 @@ class Tokenizer:
         """Plain data from which tokenizer_from_state() makes the same tokenizer. Each kind keeps
         the arguments of its __init__ as attributes of the same names."""
         state: State = {"kind": self.kind, "specials": self.specials}
-        arguments = signature(KINDS[self.kind])
+        arguments = parameters_of(KINDS[self.kind])
         return state | {name: getattr(self, name) for name in arguments}
 
 

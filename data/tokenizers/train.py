@@ -31,6 +31,7 @@ class BpeTrainer:
                 f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {least}"
             )
         print(f"training a tokenizer of {self.vocab_size:,} tokens ...", file=sys.stderr)
+        # False: without the validation split
         first = take_chars(texts(False), self.train_mb * 10**6)
         tokens = train_bpe(first, self.vocab_size - len(specials))
         return BytePairTokenizer(PATTERN, to_base64(tokens), assign_ids(specials, len(tokens)))
@@ -84,7 +85,7 @@ def bytes_to_unicode() -> list[str]:
 
 
 Trainer = ByteTrainer | CharTrainer | BpeTrainer | Tiktoken | Pretrained
-TOKENIZERS = Registry(
+TRAINERS = Registry(
     byte=ByteTrainer,
     char=CharTrainer,
     bpe=BpeTrainer,

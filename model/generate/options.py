@@ -59,8 +59,8 @@ DEFAULTS: dict[str, Any] = {
     "system": [],
 }
 # names of options
-FILTERS = "top_k top_p min_p n"
-SAMPLING = f"{FILTERS} temperature repetition_penalty seed"
+RANDOM = "top_k top_p min_p n"
+SAMPLING = f"{RANDOM} temperature repetition_penalty seed"
 GENERATION = f"{SAMPLING} max_new_tokens stop beams length_penalty"
 OUTPUTS = {"attention_map": (".png", ".pdf", ".svg"), "explain": (".html",)}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -165,7 +165,7 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
     usual = {"temperature": 0.8 if continues else 0.0}
     sampling = construct("", Sampling, usual | options.sampling)
     if sampling.temperature == 0:
-        refuse(FILTERS, options, "greedy decoding (temperature 0) has one result")
+        refuse(RANDOM, options, "greedy decoding (temperature 0) has one result")
     return sampling
 
 

@@ -18,7 +18,8 @@ def encode_prompt(
     """The ids of a text in its template; [] if the text has no ids. Masks, and the other options,
     are explained in marks.py."""
     before, after = template
-    if special or tokenizer.text is not None or MASK in text:
+    is_imported = tokenizer.text is not None
+    if special or is_imported or MASK in text:
         before, ids, after = encode_marked(text, tokenizer, template, around, special)
     else:
         ids = tokenizer.encode(text).tolist()

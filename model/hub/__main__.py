@@ -26,7 +26,7 @@ from model.hub.card import model_card
 from model.hub.convert import export, load_hf
 from model.hub.families import FAMILIES
 from model.hub.gguf import GGUF, export_gguf
-from model.save import save, write_metadata
+from model.save import write_checkpoint, write_metadata
 from model.weights import count_parameters
 
 
@@ -36,7 +36,7 @@ def write_run(
     """Write a run at step 0, which can be sampled from and fine-tuned, but not resumed."""
     with atomic_folder(folder) as draft:
         write_metadata(draft, config, {}, tokenizer, f"{origin}\n")
-        save(draft, 0, {"model": model_tensors(model), "optimizer": {}}, {})
+        write_checkpoint(draft, 0, {"model": model_tensors(model), "optimizer": {}}, {})
 
 
 def import_run(place: str | Path, folder: Path) -> str:

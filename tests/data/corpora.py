@@ -10,7 +10,7 @@ from data.objectives import OBJECTIVES
 from data.pairs import PairLoader
 from data.prepare import prepare, split_chunks
 from data.splits import hold_out
-from data.tokenizers.train import TOKENIZERS
+from data.tokenizers.train import TRAINERS
 from tests.parts import part
 
 SPECIALS = ("end", "pad", "start", "mask")
@@ -22,7 +22,7 @@ def source(name, /, **changes):
 
 
 def trainer(name="byte", **changes):
-    return build("tokenizer", TOKENIZERS, part("tokenizer", name, **changes))
+    return build("tokenizer", TRAINERS, part("tokenizer", name, **changes))
 
 
 def objective(name, context_length=16, architecture="decoder", **changes):

@@ -137,7 +137,7 @@ def test_a_best_checkpoint_that_failed_is_written_later(start, monkeypatch):
     start(*usual, "name=whole")
     best = read_best(Path("runs/whole"))
     assert best not in ("step-00000000", "step-00000012")
-    save_checkpoint = save.save
+    save_checkpoint = save.write_checkpoint
     left = [best]
 
     def failing(run, step, *rest):
@@ -146,7 +146,7 @@ def test_a_best_checkpoint_that_failed_is_written_later(start, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         save_checkpoint(run, step, *rest)
 
-    monkeypatch.setattr(save, "save", failing)
+    monkeypatch.setattr(save, "write_checkpoint", failing)
     assert start(*usual, "name=full").err.count("a checkpoint could not be saved") == 1
     assert read_best(Path("runs/full")) == best
     for path in Path("runs/whole/checkpoints", best).glob("*.safetensors"):
