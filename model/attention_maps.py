@@ -27,8 +27,9 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     recorded: dict[str, Tensor] = {}
 
     def record(name: str, layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
-        options: Any = {"scale": layer.scale, "logit_softcap": layer.logit_softcap}
-        recorded[name] = attention_weights(q.float(), k.float(), mask, **options)[0].cpu()
+        recorded[name] = attention_weights(
+            q.float(), k.float(), mask, scale=layer.scale, logit_softcap=layer.logit_softcap
+        )[0].cpu()
         return Attention.attend(layer, q, k, v, mask)
 
     for path, layer in model.named_modules():
