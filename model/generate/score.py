@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from model.generate.decode import NOT_FINITE, left_pad
 
@@ -20,9 +21,8 @@ STYLES = ("", "yellow", "dark_orange", "red")  # of a terminal, each for 4 bits 
 def score(model: Any, ids: list[int]) -> Tensor:
     """The log-probability of each id but the first, which nothing precedes."""
     tokens, _ = left_pad([ids[:-1]], model)
-    logprobs_TV = model.head(model.hidden(tokens)[0]).float().log_softmax(-1)
-    targets_T1 = tokens.new_tensor(ids[1:])[:, None]
-    logprobs_T = logprobs_TV.gather(1, targets_T1)[:, 0]
+    logits_TV = model.head(model.hidden(tokens)[0]).float()
+    logprobs_T = -cross_entropy(logits_TV, tokens.new_tensor(ids[1:]), reduction="none")
     if not logprobs_T.isfinite().all():
         raise FloatingPointError(NOT_FINITE)
     return logprobs_T
