@@ -17,7 +17,7 @@ def init_settings(place: str) -> dict[str, Any]:
         from model.hub.convert import read_hf_config
         from model.hub.spec import config_from_spec
 
-        _, spec, _ = read_hf_config(resolve_folder(place))
+        spec = read_hf_config(resolve_folder(place)).spec
         return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
     run = expand_user(place)
     config = read_config(run, "; a model of the Hub has a name such as openai-community/gpt2")

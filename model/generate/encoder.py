@@ -57,7 +57,7 @@ def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]
 
 
 @torch.inference_mode()
-def embed(model: Any, rows: Rows, pooling: Pooling, normalizes: bool = False) -> list[list[float]]:
+def embed(model: Any, rows: Rows, pooling: Pooling, normalizes: bool) -> list[list[float]]:
     """The mean of the last hidden states of each row, or the one of its first token."""
     tokens, visible = left_pad(rows, model)
     hidden_BTC = model.hidden(tokens, visible=visible).float()

@@ -93,7 +93,7 @@ def auto_tokenizer(folder: Path) -> Any:
 
 def read_file(files: dict[str, str], name: str) -> Keys:
     with naming(name):
-        return {**json.loads(files.get(name, "{}"))}
+        return {**json.loads(files[name])}
 
 
 def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
