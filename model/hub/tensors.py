@@ -106,6 +106,6 @@ def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tens
 def to_hf(table: Table, ours: Tensors) -> Tensors:
     tensors: Tensors = {}
     for hf_name, (rule, parts) in resolve(table, ours).items():
-        weight = rule.to_hf([ours[part] for part in parts])
-        tensors[hf_name] = weight.clone(memory_format=torch.contiguous_format)
+        # its own memory: of tensors that share it, only one would be written
+        tensors[hf_name] = rule.to_hf([ours[part] for part in parts]).clone()
     return tensors
