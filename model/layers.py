@@ -43,8 +43,8 @@ class LayeredStack(Stack):
     def layer_configs(self, config: ModelConfig) -> list[ModelConfig]:
         """The configs of the pattern, which is repeated over the depth and cut at its end."""
         names = config.layers or []
-        known = list(config.layer_kinds)
-        if not names or not {*names} <= {*known}:
+        known = config.layer_kinds
+        if not names or {*names} - known.keys():
             raise ValueError(
                 f"model.layers is {names}; expected names of model.layer_kinds: {', '.join(known)}"
             )
