@@ -71,12 +71,13 @@ def read_rules(folder: Path, files: dict[str, str]) -> Keys:
         whole = read_json(folder / CONFIG)
         known = load_transformers().GenerationConfig().to_dict()
         rules = {name: whole[name] for name in known if whole.get(name) is not None}
-    ignored = []
-    for name, value in rules.items():
-        if value is not None and not OBEYED.fullmatch(name):
-            ignored.append(f"{name} {json.dumps(value):.40}")
-    if asked := ", ".join(ignored):
-        warn(f"settings of generation that are ignored: {asked}; sample.py has flags")
+    ignored = [
+        f"{name} {json.dumps(value):.40}"
+        for name, value in rules.items()
+        if value is not None and not OBEYED.fullmatch(name)
+    ]
+    if ignored:
+        warn(f"settings of generation that are ignored: {', '.join(ignored)}; sample.py has flags")
     return rules
 
 
