@@ -45,9 +45,6 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
         up = rule.to_hf(list(rows.split([len(part.up) for part in parts])))
 
         module = hf_name.removesuffix(".weight")
-        if family.is_body:  # the names of a body lack their first part
-            _, _, module = module.partition(".")
-
         prefix = f"base_model.model.{module}.lora_"
         down = torch.cat([part.down for part in parts])
         tensors[f"{prefix}A.weight"] = down

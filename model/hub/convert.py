@@ -80,9 +80,7 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
             model = build_model(config, hf_config.vocab_size)
         hf_model = load_hf_model(found, folder)
         inputs, expected = example(hf_model, model.context_length)
-        # the names of a model without a head lack the prefix
-        prefix = f"{hf_model.base_model_prefix}." if family.is_body else ""
-        tensors = {prefix + name: tensor for name, tensor in hf_model.state_dict().items()}
+        tensors = hf_model.state_dict()
         del hf_model
 
         table = family.table(spec, hf_config)

@@ -71,7 +71,10 @@ class Family(NamedTuple):
     class_names: str = "score head.map"
 
     def table(self, spec: Spec, config: Any) -> Table:
-        return columns(self.names) | self.rules(spec, config)
+        table = columns(self.names) | self.rules(spec, config)
+        if self.is_body:  # its names there lack their first part
+            table = {name.partition(".")[2]: rule for name, rule in table.items()}
+        return table
 
     def derive(self, model_type: str, without: str = "", **changes: Any) -> "Family":
         """A class with these changes, and without these keys and options in any of its tables."""
