@@ -78,7 +78,7 @@ def with_loss(model):
 def updater(model, optimizers, rows=6, **options):
     """update(batch) -> StepResult"""
     run = make_run(with_loss(model), optimizers, rows, **options)
-    return partial(train.update, run, run.loss_module, seconds=0.0)
+    return partial(train.update, run, run.loss_module, clock=0.0)
 
 
 def sgd(model, lr=1.0):
