@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,21 +54,17 @@ def test_adapters_start_from_the_base_and_merge_into_it(attention, dtype, bound)
 
 
 @pytest.fixture
-def tune(run, start):
-    """tune(name, *overrides) -> what a run that starts from runs/base prints"""
-    run("name=base", "model=gpt2", "sample.every=null")
+def tune(start):
+    """tune(*overrides) -> what a run that starts from runs/base prints"""
+    start("name=base", "model=gpt2", "sample.every=null")
     usual = ["schedule=constant", "schedule.warmup=1", "ema.decay=0.9", "init_from=runs/base"]
-
-    def tune(name, *overrides, code=0):
-        return start(*usual, f"name={name}", *overrides, code=code)
-
-    return tune
+    return partial(start, *usual)
 
 
 @every_kind
 def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind):
-    assert " trained\n" in tune("full", *kind.split()).out
-    tune("part", *kind.split(), "train.steps=2")
+    assert " trained\n" in tune("name=full", *kind.split()).out
+    tune("name=part", *kind.split(), "train.steps=2")
     start("name=part", "resume=true", "train.steps=4")
     assert tensors("runs/part") == tensors("runs/full")
 
@@ -89,12 +86,12 @@ def test_only_what_is_trained_is_saved_and_resumed_to_the_byte(tune, start, kind
 @every_kind
 def test_a_run_holds_all_it_needs(tune, start, kind):
     """What it started from may be trained further or be gone; it may be a run of adapters itself."""
-    tune("one", *kind.split())
-    tune("two", *kind.split(), "init_from=runs/one")
+    tune("name=one", *kind.split())
+    tune("name=two", *kind.split(), "init_from=runs/one")
     before = load_run("runs/two").model.state_dict()
     start("name=base", "resume=true", "train.steps=6", "checkpoint.keep=1")
     shutil.rmtree("runs/base")
-    tune("full", *kind.split(), "init_from=runs/one", "train.steps=6")
+    tune("name=full", *kind.split(), "init_from=runs/one", "train.steps=6")
     start("name=one", "resume=true", "train.steps=6")
     shutil.rmtree("runs/one")
     assert_equal(load_run("runs/two").model.state_dict(), before)
@@ -107,8 +104,8 @@ def frozen(name):
 
 
 def test_runs_share_the_file_of_what_is_frozen(tune, monkeypatch):
-    tune("one", "adapt=lora", "train.steps=1")
-    tune("two", "adapt=lora", "train.steps=1", "adapt.rank=4")
+    tune("name=one", "adapt=lora", "train.steps=1")
+    tune("name=two", "adapt=lora", "train.steps=1", "adapt.rank=4")
     assert frozen("one").samefile(frozen("two"))
 
     def link(*places):
@@ -116,12 +113,12 @@ def test_runs_share_the_file_of_what_is_frozen(tune, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", link)
-        tune("copy", "adapt=lora", "train.steps=1")
+        tune("name=copy", "adapt=lora", "train.steps=1")
     assert not frozen("copy").samefile(frozen("one"))
     assert frozen("copy").read_bytes() == frozen("one").read_bytes()
     for name in ("one", "two"):
         shutil.rmtree(f"runs/{name}")
-    tune("other", "adapt=lora", "train.steps=1", "adapt.layers=query")
+    tune("name=other", "adapt=lora", "train.steps=1", "adapt.layers=query")
     [kept] = Path("runs/.frozen").iterdir()
     assert kept.samefile(frozen("other")), "what no run has is deleted"
     load_run("runs/copy")
@@ -129,24 +126,24 @@ def test_runs_share_the_file_of_what_is_frozen(tune, monkeypatch):
 
 def test_frozen_weights_that_are_damaged(tune, start):
     """They are never used, not even by another run that would share them."""
-    tune("one", "adapt=lora", "train.steps=1")
+    tune("name=one", "adapt=lora", "train.steps=1")
     path = frozen("one")
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     sentence = "runs/one/frozen.safetensors is damaged: its checksum does not match"
     assert sentence in start("name=one", "resume=true", "train.steps=2", code=4).err
     with pytest.raises(CheckpointError, match=sentence):
         load_run("runs/one")
-    tune("two", "adapt=lora", "train.steps=1")
+    tune("name=two", "adapt=lora", "train.steps=1")
     load_run("runs/two")
 
 
 def test_the_disk_must_have_room_for_them(tune, monkeypatch):
     """A run of one step would need less than the weights that it freezes."""
     few = ["adapt=lora", "adapt.layers=query", "train.steps=1"]
-    tune("one", *few)
+    tune("name=one", *few)
     room = SimpleNamespace(free=frozen("one").stat().st_size)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: room)
-    assert "and the disk has" in tune("two", *few, code=6).err
+    assert "and the disk has" in tune("name=two", *few, code=6).err
     assert not Path("runs/two").exists()
 
 
@@ -161,9 +158,9 @@ WRONG = {
 
 def test_wrong_settings(tune, start):
     for overrides, reason in WRONG.items():
-        assert reason in tune("wrong", *overrides.split(), code=2).err
+        assert reason in tune("name=wrong", *overrides.split(), code=2).err
     assert not Path("runs/wrong").exists()
-    tune("mine", "adapt=lora", "train.steps=1")
+    tune("name=mine", "adapt=lora", "train.steps=1")
     errors = start("name=mine", "resume=true", "adapt=lora", "adapt.rank=4", code=2).err
     assert "adapt.rank was 8 in this run and is now 4; it cannot change" in errors
 

@@ -15,9 +15,9 @@ from tests.training.runs import rows
 
 
 @pytest.fixture
-def tune(run, start):
+def tune(start):
     """tune(*overrides) -> what a run that starts from runs/base prints"""
-    run("name=base", "model=gpt2", "sample.every=null")
+    start("name=base", "model=gpt2", "sample.every=null")
     return partial(start, "init_from=runs/base", "name=tuned")
 
 

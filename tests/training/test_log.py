@@ -12,9 +12,8 @@ def test_wandb_gets_every_row_offline(start, monkeypatch):
     monkeypatch.setattr(wandb.Run, "log", lambda run, row, step: sent.append((step, row)))
     errors = start("wandb.mode=offline", "log.every=1", "eval.every=2", "name=logged").err
     assert "wandb" not in errors
-    folder = Path("runs/logged")
-    assert sent == [(row["step"], row) for row in read_lines(folder / "metrics.jsonl")]
-    assert list(folder.glob("wandb/offline-run-*/*.wandb"))
+    assert sent == [(row["step"], row) for row in read_lines("runs/logged/metrics.jsonl")]
+    assert list(Path("runs/logged").glob("wandb/offline-run-*/*.wandb"))
 
 
 def test_a_failing_service_costs_one_warning(start, monkeypatch):

@@ -48,8 +48,8 @@ class Limited(nn.Module):
         return {"loss": self.weight * n}
 
 
-def fit(module, *overrides, device="cpu", size=1, found=0, parallel="none"):
-    """fit_micro_batch in one of `size` processes."""
+def fit(module, *overrides, device="cuda", size=1, found=0, parallel="none"):
+    """fit_micro_batch in one of `size` processes, each of a GPU."""
     world = SimpleNamespace(size=size, share=(0, size), is_main=True, parallel=parallel)
     world.precision = SimpleNamespace(autocast=nullcontext)
     world.device = SimpleNamespace(type=device)
@@ -68,7 +68,7 @@ LIMITS = [(26, [24, 24]), (24, [24, 24, 12, 12]), (5, [24, 12, 6, 3, 3])]
 def test_on_a_gpu_it_is_halved_until_it_fits_beside_gradients(capsys, limit, tried):
     """As in a step of several micro-batches. It leaves no trace."""
     module = Limited(limit)
-    assert fit(module, device="cuda") == tried[-1] and module.tried == tried
+    assert fit(module) == tried[-1] and module.tried == tried
     assert module.weight.grad is None and module.weight == 0 and module.passes == 0
     sentence = "warning: out of memory; trying micro-batches of"
     expected = [f"{sentence} {rows}" for rows in dict.fromkeys(tried[1:]) if rows < 24]
@@ -77,19 +77,19 @@ def test_on_a_gpu_it_is_halved_until_it_fits_beside_gradients(capsys, limit, tri
 
 def test_not_even_one_row():
     with pytest.raises(MemoryError, match="micro-batches of 1 do not fit on the GPU; lower train."):
-        fit(Limited(0), device="cuda")
+        fit(Limited(0))
 
 
 def test_fsdp_does_not_go_on_after_running_out_of_memory():
     sentence = "micro-batches of 12 do not fit on the GPU; lower train.micro_batch_size, "
     with pytest.raises(MemoryError, match=sentence):
-        fit(Limited(6), device="cuda", size=2, parallel="fsdp")
+        fit(Limited(6), size=2, parallel="fsdp")
 
 
 def test_what_was_found_before_a_resume_is_not_sought_again():
     module = Limited(0)
-    assert fit(module, device="cuda", found=6) == 6
-    assert fit(module, device="cuda", size=8, found=6) == 3
+    assert fit(module, found=6) == 6
+    assert fit(module, size=8, found=6) == 3
     assert not module.tried
 
 
@@ -99,4 +99,5 @@ def test_what_was_found_before_a_resume_is_not_sought_again():
 )
 def test_on_a_cpu_nothing_is_tried(overrides, size, rows):
     module = Limited(0)
-    assert fit(module, *overrides.split(), size=size) == rows and not module.tried
+    found = fit(module, *overrides.split(), device="cpu", size=size)
+    assert found == rows and not module.tried

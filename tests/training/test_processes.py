@@ -1,7 +1,6 @@
 """One run, alone, with DDP or sharded: the same numbers, and checkpoints that all can resume."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -36,29 +35,27 @@ def numbers(folder):
 
 def weights(folder, step):
     """All in one vector."""
-    tensors = load_file(folder / f"checkpoints/step-{step:08}/model.safetensors")
+    tensors = load_file(f"{folder}/checkpoints/step-{step:08}/model.safetensors")
     return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
 
 
 @pytest.mark.parametrize("parallel, overrides, tolerance", thin(CASES, CASES[:2]))
-def test_processes_split_a_run(run, start, parallel, overrides, tolerance):
+def test_processes_split_a_run(start, parallel, overrides, tolerance):
     write(["a", "b", "c"])
     usual = with_usual([*overrides.split(), *RUN])
     if "init_from" in overrides:
-        run("name=base", "model=gpt2", "seed=1")
+        start("name=base", "model=gpt2", "seed=1")
     start.plainly(*usual, "name=alone")
-    alone = Path("runs/alone")
     command = [*TORCHRUN, *usual, "name=two", "train.steps=4", f"parallel={parallel}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    two = Path("runs/two")
-    expected = weights(alone, step=2)
-    assert (weights(two, step=2) - expected).norm() <= tolerance * expected.norm()
+    expected = weights("runs/alone", step=2)
+    assert (weights("runs/two", step=2) - expected).norm() <= tolerance * expected.norm()
     # one process continues what two have shared
     more = ["name=two", "parallel=auto", "resume=true", "train.steps=6"]
     assert "resuming from step 4\n" in start(*more).out
-    assert numbers(two) == pytest.approx(numbers(alone), rel=tolerance)
-    assert rows(two, "confusion") == rows(alone, "confusion")
+    assert numbers("runs/two") == pytest.approx(numbers("runs/alone"), rel=tolerance)
+    assert rows("runs/two", "confusion") == rows("runs/alone", "confusion")
 
 
 @pytest.mark.quick

@@ -39,21 +39,20 @@ def stop_after(step, monkeypatch):
 
 
 @pytest.mark.parametrize("overrides", thin(KINDS, [KINDS[0], KINDS[2], KINDS[3]]))
-def test_a_stopped_run_comes_to_the_same_bytes(run, start, monkeypatch, overrides):
-    full = run(*FULL, *overrides.split(), "name=full")
+def test_a_stopped_run_comes_to_the_same_bytes(start, monkeypatch, overrides):
+    start(*FULL, *overrides.split(), "name=full")
     with monkeypatch.context() as patch:
         stop_after(3, patch)
         output = start(*FULL, *overrides.split(), "name=part", code=75).out
-    part = Path("runs/part")
-    assert len(rows(part, "loss")) == 3
+    assert len(rows("runs/part", "loss")) == 3
     assert "stopped; to resume: python train.py name=part resume=true\n" in output
     assert "runs/part, resuming from step 3\n" in start("name=part", "resume=true").out
-    assert content(part) == content(full)
+    assert content("runs/part") == content("runs/full")
 
 
-def test_from_an_older_checkpoint_and_beyond_the_end(run, start):
-    full = run(*FULL, "name=full")
-    run(*FULL, "train.steps=3", "name=part")
+def test_from_an_older_checkpoint_and_beyond_the_end(start):
+    start(*FULL, "name=full")
+    start(*FULL, "train.steps=3", "name=part")
     damaged = Path("runs/part/checkpoints/step-00000003/model.safetensors")
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     with open("runs/part/metrics.jsonl", "a") as file:
@@ -63,7 +62,7 @@ def test_from_an_older_checkpoint_and_beyond_the_end(run, start):
     assert f"warning: {damaged} is damaged: its checksum does not match; using" in errors
     assert "train.steps was 3 and is now 4\n" in output
     assert Path("runs/part/checkpoints/step-00000003.damaged").exists()
-    assert content("runs/part") == content(full)
+    assert content("runs/part") == content("runs/full")
 
 
 def test_runs_that_are_new_finished_or_without_checkpoints(start):
@@ -82,17 +81,17 @@ def test_runs_that_are_new_finished_or_without_checkpoints(start):
 
 
 @pytest.mark.parametrize("is_evaluated", [True, False])
-def test_a_finished_run_keeps_its_record(run, start, is_evaluated):
+def test_a_finished_run_keeps_its_record(start, is_evaluated):
     """Of settings that no step was taken with, nothing is written; a run that was killed in its last
     evaluation repeats it."""
-    folder = run("name=mine", "eval.every=2")
-    whole = files(folder)
+    start("name=mine", "eval.every=2")
+    whole = files("runs/mine")
     if not is_evaluated:
-        path = folder / "metrics.jsonl"
+        path = Path("runs/mine/metrics.jsonl")
         path.write_text("".join(path.read_text().splitlines(True)[:-1]))
     output = start("name=mine", "resume=true", "optimizer.lr=0.1", "log.every=3").out
     assert "runs/mine is finished; raise train.steps" in output
-    now = files(folder)
+    now = files("runs/mine")
     assert {path.name for path in now if now[path] != whole[path]} <= {"curve.png"}
 
 
@@ -100,10 +99,10 @@ def test_a_finished_run_keeps_its_record(run, start, is_evaluated):
 
 
 @pytest.fixture
-def resume(run, start, monkeypatch):
+def resume(start, monkeypatch):
     """resume(*overrides) -> what is printed of the settings, which are only read"""
     monkeypatch.setattr(train.plan, "report", lambda config: "model")
-    run("name=mine", "train.steps=0", "optimizer=muon", "eval.every=null", "schedule.warmup=2")
+    start("name=mine", "train.steps=0", "optimizer=muon", "eval.every=null", "schedule.warmup=2")
     return partial(start, "name=mine", "resume=true", "dry_run=true")
 
 
@@ -143,9 +142,9 @@ def test_changes(resume):
     assert resume("seed=0", "optimizer=muon", "model.context_length=32").out == "model\n"
 
 
-def test_a_source_keeps_its_weight(run, start):
+def test_a_source_keeps_its_weight(start):
     sources = "data.sources={a:{kind:text,path:book.txt,weight:2},b:{kind:text,path:book.txt}}"
-    run("name=mix", "data=mix", sources)
+    start("name=mix", "data=mix", sources)
     errors = start(
         "name=mix", "data=mix", sources.replace(",weight:2", ""), "resume=true", code=2
     ).err
@@ -168,16 +167,16 @@ def test_settings_that_an_older_run_lacks_take_the_default(resume):
     assert "ema.decay was null in this run and is now 0.9" in resume("ema.decay=0.9", code=2).err
 
 
-def test_a_run_of_an_older_format_is_refused(run, start, monkeypatch):
+def test_a_run_of_an_older_format_is_refused(start, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(save, "FORMAT", 2)
-        run("name=older", "train.steps=1")
+        start("name=older", "train.steps=1")
     errors = start("name=older", "resume=true", code=4).err
     assert "has format 2, and this version reads 3; continue the run with" in errors
 
 
-def test_a_run_is_resumed_by_its_name(run, start):
-    run("name=mine", "train.steps=1")
+def test_a_run_is_resumed_by_its_name(start):
+    start("name=mine", "train.steps=1")
     shutil.copytree("runs/mine", "runs/sweep-2001/lr-0.01")
     sentences = {
         "": "resume= needs a name=...; the newest run is ",
@@ -195,13 +194,11 @@ def test_a_failed_start_removes_nothing_that_was_there(start):
     assert Path("runs/sweep-1/0/config.yaml").read_text() == "a: 1"
 
 
-def test_early_stopping_is_not_undone_by_a_resume(run, start):
+def test_early_stopping_is_not_undone_by_a_resume(start):
     """The run has stopped itself: resumed, it does not take another step."""
-    folder = run(
-        *("name=mine", "optimizer.lr=50.0", "train.steps=40", "eval.every=1"),
-        *("train.patience=2", "train.grad_clip=0"),
-    )
-    before = newest(folder)
+    worse = ["optimizer.lr=50.0", "train.grad_clip=0"]
+    start("name=mine", *worse, "train.steps=40", "eval.every=1", "train.patience=2")
+    before = newest("runs/mine")
     assert before.name != "step-00000040"
     start("name=mine", "resume=true")
-    assert newest(folder) == before
+    assert newest("runs/mine") == before
