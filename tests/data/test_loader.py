@@ -15,7 +15,7 @@ from configs.schema import IGNORE_INDEX
 from data.loader import prefetch
 from data.objectives import NextToken
 from data.pairs import PairLoader
-from tests.data.corpora import corpus, loader, source, tensors, text_corpus
+from tests.data.corpora import SPECIALS, corpus, loader, source, tensors, text_corpus
 
 TEXT = "".join(chr(ord("a") + i * i % 26) for i in range(1200))
 
@@ -38,7 +38,7 @@ KINDS = [
 def batched(request):
     """batched(**options): a loader of each objective"""
     name, architecture = request.param
-    specials = ["end", "pad", "start", "mask", *(f"sentinel_{i}" for i in range(4))]
+    specials = [*SPECIALS, *(f"sentinel_{i}" for i in range(4))]
     Path("text.txt").write_text(TEXT)
     is_pairs = name == "pairs"
     found = source("synthetic", size=700) if is_pairs else source("text", path="text.txt")

@@ -13,12 +13,12 @@ from data.loader import Loader
 from data.objectives import OBJECTIVES
 from data.shuffle import hash_seed, random_words
 from data.tokenizers.tokenizer import Tokenizer, assign_ids
-from tests.data.corpora import objective, tensors
+from tests.data.corpora import SPECIALS, objective, tensors
 from tests.parts import ARCHITECTURES, kind_options, kinds
 
 ROWS = 64
 N_ORDINARY = 1000
-NAMES = ("end", "pad", "start", "mask", *(f"sentinel_{i}" for i in range(60)))
+NAMES = (*SPECIALS, *(f"sentinel_{i}" for i in range(60)))
 TOKENIZER = Tokenizer(N_ORDINARY, assign_ids(NAMES, N_ORDINARY))
 END, PAD, START, MASK, SENTINEL = range(N_ORDINARY, N_ORDINARY + 5)
 

@@ -149,14 +149,14 @@ def test_a_cached_corpus_is_reused(monkeypatch):
 
 
 def test_every_change_makes_a_new_corpus(monkeypatch):
-    def build(changes=None, **options):
-        return corpus(source("text", path="text.txt", **changes or {}), **options)
+    def build(tokenizer="byte", specials=SPECIALS, **changes):
+        return corpus(source("text", path="text.txt", **changes), tokenizer, specials)
 
     Path("text.txt").write_text(TEXT)
     made = [
         build(),
-        build({"split_on": "line"}),
-        build({"val_fraction": 0.2}),
+        build(split_on="line"),
+        build(val_fraction=0.2),
         build(tokenizer="char"),
         build(specials=("end",)),
     ]

@@ -2,7 +2,6 @@
 where."""
 
 import ast
-import json
 import os
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from data import readers
 from data.corpus import load_data
 from data.readers import read_lines, rechunk, stdlib_files
 from data.store import TRAIN, VALIDATION
-from tests.data.corpora import chunks_of, source, write_rows
+from tests.data.corpora import chunks_of, source
 
 
 def read(found):
@@ -112,10 +111,8 @@ ROWS = [{"text": text} for text in TEXTS]
 def write_table(name, rows):
     kind = Path(name).suffix
     frame = pandas.DataFrame(rows)
-    if kind == ".jsonl":
-        write_rows(name, rows)
-    elif kind == ".json":
-        Path(name).write_text(json.dumps(rows))
+    if ".json" in kind:
+        frame.to_json(name, orient="records", lines=kind == ".jsonl")
     elif kind == ".parquet":
         frame.to_parquet(name)
     else:
