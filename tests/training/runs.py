@@ -59,6 +59,11 @@ def rows(folder, *names):
     return [tuple(row[name] for name in names) for row in logged if set(names) <= set(row)]
 
 
+def last(folder, *names):
+    """The same of the last such row."""
+    return rows(folder, *names)[-1]
+
+
 def newest(folder):
     """The folder of the newest checkpoint."""
     return max(Path(folder, "checkpoints").glob("step-*"))

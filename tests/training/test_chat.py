@@ -32,7 +32,7 @@ from model.hub.__main__ import export_run, import_run
 from tests.data.corpora import chunks_of, source, write_rows
 from tests.model.hub.hub_models import edit_config
 from tests.model.hub.test_hub_tokenizer import hf_folder
-from tests.training.runs import read_lines, rows
+from tests.training.runs import last, read_lines
 from training.evaluate import main as evaluate
 
 CHATML = """{%- for m in messages %}
@@ -349,7 +349,7 @@ def test_from_a_folder_and_back(folder, start, say, command):
     lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
     start.plainly(*CHAT, *usual, *lora)
     found = json.loads(command(evaluate, "--run", "runs/tuned", "--json").out)
-    [*_, logged] = rows("runs/tuned", "val_loss")
+    logged = last("runs/tuned", "val_loss")
     assert [found["val_loss"]] == pytest.approx(logged), "of merged weights"
     export_run("runs/tuned", "latest", Path("back"), None)
     assert hf_answer("back", QUESTION) != hf_answer("hf", QUESTION)

@@ -13,7 +13,7 @@ from torch import nn
 from data.objectives import NextToken
 from model.checkpoint import load_run
 from model.feedforward import MLP
-from tests.training.runs import content, newest, rows, tensors
+from tests.training.runs import content, last, newest, tensors
 from training.checks import check_gradients, check_terms
 from training.optimizer import OPTIMIZERS, AdamW
 
@@ -179,7 +179,7 @@ def test_an_optimizer_with_weights_to_evaluate(run, start, monkeypatch):
     evaluated = load_file(newest("runs/full") / "model.safetensors")
     assert not any(torch.equal(evaluated[name], stored[f"{name}.other"]) for name in evaluated)
     start("init_from=runs/full", "name=judged", "train.steps=0")
-    assert rows("runs/judged", "val_loss")[-1] == rows("runs/full", "val_loss")[-1]
+    assert last("runs/judged", "val_loss") == last("runs/full", "val_loss")
 
 
 def test_processes_must_have_the_same_losses():

@@ -16,7 +16,7 @@ from data.corpus import load_data
 from model.checkpoint import load_run
 from model.hub.__main__ import main as hub
 from tests.model.hub.hub_models import build_hf, byte_pairs, save
-from tests.training.runs import read_lines, rows, tensors
+from tests.training.runs import last, read_lines, rows, tensors
 from training.evaluate import main as evaluate
 from training.predictions import class_metrics
 
@@ -56,7 +56,7 @@ def test_it_learns_and_answers(fit, model, answer, command):
     """With the names of the classes unchanged, and the same answers one by one. If all labels are
     wrong, the confusion matrix is not diagonal."""
     folder = fit(f"model={model}", *LONG, "sample.every=40")
-    assert rows(folder, "val_accuracy", "val_f1", "full")[-1] == (1, 1, True)
+    assert last(folder, "val_accuracy", "val_f1", "full") == (1, 1, True)
     assert len(rows(folder, "confusion")) == 1
     write([*LABELS[1:], LABELS[0]], 60, "wrong.jsonl")
     wrong = [*LABELLED, "data.path=wrong.jsonl", "data.val_path=wrong.jsonl"]
@@ -76,13 +76,14 @@ def test_it_learns_and_answers(fit, model, answer, command):
 
 
 def test_a_run_is_resumed_evaluated_and_tuned(fit, start, command):
-    whole = fit("model=modern_encoder", "train.steps=8", "name=whole")
+    fit("model=modern_encoder", "train.steps=8", "name=whole")
     fit("model=modern_encoder", "train.steps=8", "checkpoint.every=4", "name=part")
     start("name=part", "resume=true", "train.steps=12")
     start("name=whole", "resume=true", "train.steps=12")
-    assert tensors("runs/part") == tensors(whole)
-    found = json.loads(command(evaluate, f"--run={whole}", "--json").out.splitlines()[-1])
-    assert rows(whole, "val_loss", "val_accuracy")[-1] == (found["val_loss"], found["val_accuracy"])
+    assert tensors("runs/part") == tensors("runs/whole")
+    found = json.loads(command(evaluate, "--run=runs/whole", "--json").out.splitlines()[-1])
+    logged = last("runs/whole", "val_loss", "val_accuracy")
+    assert logged == (found["val_loss"], found["val_accuracy"])
 
     write([1, 10, 2], name="numbers.jsonl")
     numbers = [*LABELLED, "data.path=numbers.jsonl"]
@@ -92,7 +93,7 @@ def test_a_run_is_resumed_evaluated_and_tuned(fit, start, command):
     assert tuned.classes == ["1", "10", "2"]
     assert tuned.head.map.weight.any(), "it is trained, too: a new one is zero"
     start("init_from=runs/tuned", *numbers, "train.steps=0", "name=copy")
-    assert rows("runs/copy", "val_loss")[-1] == rows("runs/tuned", "val_loss")[-1]
+    assert last("runs/copy", "val_loss") == last("runs/tuned", "val_loss")
 
 
 def test_f1_is_the_mean_over_the_classes_that_occur():

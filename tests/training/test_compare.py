@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from configs.cli import run_command
-from tests.training.runs import files, rows
+from tests.training.runs import files, last
 from training.compare import main
 
 
@@ -36,13 +36,13 @@ def test_a_sweep_of_which_one_run_fails(start):
     assert errors.count("error: ") == 1
     [home] = Path("runs").iterdir()
     assert output.count("\n| run ") == 3, "after each run"
-    last = output[output.rindex("| run ") :]
-    assert table((home / "comparison.md").read_text()) == table(last)
-    losses = column(last, "val loss")
-    for run, loss in zip(column(last, "run"), losses, strict=True):
+    final = output[output.rindex("| run ") :]
+    assert table((home / "comparison.md").read_text()) == table(final)
+    losses = column(final, "val loss")
+    for run, loss in zip(column(final, "run"), losses, strict=True):
         name = run.removesuffix(" (unfinished)")
         assert (name == run) == (name != "1")
-        assert loss == f"{rows(home / name, 'val_loss')[-1][0]:.3f}"
+        assert loss == f"{last(home / name, 'val_loss')[0]:.3f}"
     assert len(losses) == 3 and losses == sorted(losses, key=float)
     assert (home / "comparison.png").exists() and not list(Path().glob("comparison*"))
     more = ["resume=true", "train.steps=4", "eval.every=null"]
@@ -75,9 +75,8 @@ def test_a_sweep_that_is_repeated_goes_on(start):
 
 
 @pytest.fixture
-def compare(tmp_path, monkeypatch, capsys):
+def compare(room, monkeypatch, capsys):
     """compare(*names and options) -> what it prints"""
-    monkeypatch.chdir(tmp_path)
 
     def compare(*arguments):
         monkeypatch.setattr(sys, "argv", ["compare", *arguments])
@@ -107,7 +106,7 @@ def test_seeds_are_one_row_with_mean_and_deviation(compare):
             run = f"{name}{seed}"
             options = {"optimizer": {"lr": lr}, "overrides": ["optimizer.lr=1"]}
             make_run(run, seed, loss, full=run != "c1", **options)
-    output = compare(*map(str, sorted(Path().iterdir())))
+    output = compare(*map(str, sorted(Path().glob("??"))))
     assert column(output, "run") == ["d0 (n=3)", "c0 (n=3) (unfinished)", "b0", "a0 (n=2)"]
     assert column(output, "optimizer.lr") == ["3", "2", "1", "0"]
     assert column(output, "val loss") == ["4.000 ± 1.000", "4.200 ± 1.100", "6.000", "nan ± nan"]

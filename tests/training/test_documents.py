@@ -12,7 +12,7 @@ from data.objectives import NextToken
 from model.loss import loss
 from tests.model.test_layers import PATTERNS, settings
 from tests.parts import alive, part, tiny, tokens
-from tests.training.runs import rows
+from tests.training.runs import last
 
 END = 0
 TOKENIZER = SimpleNamespace(specials={"end": END})
@@ -75,6 +75,6 @@ def test_a_run(run):
     losses = []
     for value in ("false", "true"):
         folder = run("data.split_on=line", f"data.document_mask={value}", f"name={value}")
-        losses.append(rows(folder, "val_loss")[-1])
+        losses.append(last(folder, "val_loss"))
     assert losses[0] != losses[1]
     assert len(list(Path("data/cache").glob("*/index.json"))) == 1

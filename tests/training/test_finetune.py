@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from data.objectives import NextToken
 from model.runs import list_checkpoints
 from model.transformer import ARCHITECTURES, Decoder
-from tests.training.runs import rows
+from tests.training.runs import last
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def tune(start):
 def test_it_starts_where_the_other_ended(tune, override, kind, lr):
     """With AdamW: Muon is chosen only by name."""
     tune(override, "train.steps=0")
-    last = rows("runs/base", "val_loss", "full")[-1]
-    assert rows("runs/tuned", "val_loss", "full")[-1] == last, "zero steps only evaluate"
+    before = last("runs/base", "val_loss", "full")
+    assert last("runs/tuned", "val_loss", "full") == before, "zero steps only evaluate"
     stored = yaml.safe_load(Path("runs/tuned/config.yaml").read_text())
     assert (stored["optimizer"]["kind"], stored["optimizer"]["lr"]) == (kind, lr)
     assert stored["tokenizer"]["kind"] == "byte" and stored["objective"]["kind"] == "next_token"
@@ -87,7 +87,7 @@ def test_another_kind_takes_over_the_weights(tune, start, monkeypatch):
     output = tune("model.kind=wider", "train.steps=0").out
     assert "newly initialized: second.bias, second.weight\n" in output
     loss = "val_loss", "full"
-    assert rows("runs/tuned", *loss)[-1] == rows("runs/base", *loss)[-1]
+    assert last("runs/tuned", *loss) == last("runs/base", *loss)
     start("init_from=runs/base", "model.kind=wider", "name=wider", "train.steps=1")
     back = ["init_from=runs/wider", "model.kind=decoder", "name=back"]
     sentence = "second.bias of init_from is not in the new model; remove the kind= that has no"

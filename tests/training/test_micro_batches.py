@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -27,8 +26,6 @@ class Near(Batch):
 class Limited(nn.Module):
     """Runs out of memory with more than `limit` rows, of which a gradient takes the room of two."""
 
-    compiler = None
-
     def __init__(self, limit):
         super().__init__()
         self.limit = limit
@@ -50,11 +47,10 @@ class Limited(nn.Module):
 
 def fit(module, *overrides, device="cuda", size=1, found=0, parallel="none"):
     """fit_micro_batch in one of `size` processes, each of a GPU."""
-    world = SimpleNamespace(size=size, share=(0, size), is_main=True, parallel=parallel)
+    world = SimpleNamespace(size=size, share=(0, size), parallel=parallel, sum=torch.tensor)
     world.precision = SimpleNamespace(autocast=nullcontext)
     world.device = SimpleNamespace(type=device)
-    world.sum = lambda *numbers: np.array(numbers)
-    batch = Near({}, torch.zeros(ROWS, 1, dtype=torch.long), ROWS)
+    batch = Near({}, torch.zeros(ROWS, 1), ROWS)
     data = SimpleNamespace(train=SimpleNamespace(widest=lambda: batch))
     state = TrainState(micro_batch_size=found)
     config = compose([f"train.batch_size={ROWS}", *overrides])

@@ -27,8 +27,6 @@ from training.compile import recompute_blocks
 from training.metrics import METRICS
 from training.optimizer import AdamW
 
-OWN = ["ffn=relu", "model.ffn.kind=own", "log.every=1", "eval.every=2"]
-
 
 class Own(MLP):
     """Its outputs should be small."""
@@ -178,7 +176,7 @@ def test_a_second_forward_pass_leaves_no_trace():
 )
 def test_what_is_no_loss_is_refused(start, monkeypatch, losses, code, sentence):
     monkeypatch.setattr(Own, "losses", lambda self: losses)
-    assert re.search(f"error: .*{sentence}", start(*OWN, code=code).err)
+    assert re.search(f"error: .*{sentence}", start("ffn=relu", "model.ffn.kind=own", code=code).err)
 
 
 def test_a_metric_of_ones_own(run, monkeypatch):

@@ -10,8 +10,10 @@ from tests.parts import thin
 from tests.training.runs import TORCHRUN, rows, with_usual
 from tests.training.test_classify import write
 
-RUN = ["train.batch_size=8", "eval.max_examples=9", "eval.every=2", "log.every=1", "seed=3"]
-RUN += ["checkpoint.every=2", "checkpoint.keep=9", "schedule=constant", "train.steps=6"]
+RUN = """
+    train.batch_size=8 eval.max_examples=9 eval.every=2 log.every=1 seed=3
+    checkpoint.every=2 checkpoint.keep=9 schedule=constant train.steps=6
+"""
 GPT2 = "model=gpt2 optimizer=adamw train.micro_batch_size=3"
 GPT2 += " data.document_mask=true data.split_on=line"
 MODERN = "model=modern ffn=moe ema.decay=0.9 train.micro_batch_size=4"
@@ -42,7 +44,7 @@ def weights(folder, step):
 @pytest.mark.parametrize("parallel, overrides, tolerance", thin(CASES, CASES[:2]))
 def test_processes_split_a_run(start, parallel, overrides, tolerance):
     write(["a", "b", "c"])
-    usual = with_usual([*overrides.split(), *RUN])
+    usual = with_usual(f"{overrides} {RUN}".split())
     if "init_from" in overrides:
         start("name=base", "model=gpt2", "seed=1")
     start.plainly(*usual, "name=alone")

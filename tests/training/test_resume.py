@@ -16,8 +16,10 @@ from tests.parts import thin
 from tests.training.runs import content, files, newest, rows
 from training.log import Log
 
-FULL = ["model.dropout=0.1", "train.micro_batch_size=2", "schedule=constant", "schedule.warmup=2"]
-FULL += ["checkpoint.every=1", "checkpoint.keep=9", "log.every=1", "sample.every=2", "eval.every=2"]
+FULL = """
+    model.dropout=0.1 train.micro_batch_size=2 schedule=constant schedule.warmup=2
+    checkpoint.every=1 checkpoint.keep=9 log.every=1 sample.every=2 eval.every=2
+"""
 KINDS = [
     "model=gpt2 optimizer=adamw precision=fp16 ema.decay=0.9 data.document_mask=true data.split_on=line",
     "model=bert optimizer=adamw train.patience=2 eval.every=1",
@@ -40,10 +42,11 @@ def stop_after(step, monkeypatch):
 
 @pytest.mark.parametrize("overrides", thin(KINDS, [KINDS[0], KINDS[2], KINDS[3]]))
 def test_a_stopped_run_comes_to_the_same_bytes(start, monkeypatch, overrides):
-    start(*FULL, *overrides.split(), "name=full")
+    settings = f"{FULL} {overrides}".split()
+    start(*settings, "name=full")
     with monkeypatch.context() as patch:
         stop_after(3, patch)
-        output = start(*FULL, *overrides.split(), "name=part", code=75).out
+        output = start(*settings, "name=part", code=75).out
     assert len(rows("runs/part", "loss")) == 3
     assert "stopped; to resume: python train.py name=part resume=true\n" in output
     assert "runs/part, resuming from step 3\n" in start("name=part", "resume=true").out
@@ -51,8 +54,8 @@ def test_a_stopped_run_comes_to_the_same_bytes(start, monkeypatch, overrides):
 
 
 def test_from_an_older_checkpoint_and_beyond_the_end(start):
-    start(*FULL, "name=full")
-    start(*FULL, "train.steps=3", "name=part")
+    start(*FULL.split(), "name=full")
+    start(*FULL.split(), "train.steps=3", "name=part")
     damaged = Path("runs/part/checkpoints/step-00000003/model.safetensors")
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     with open("runs/part/metrics.jsonl", "a") as file:
@@ -75,9 +78,8 @@ def test_runs_that_are_new_finished_or_without_checkpoints(start):
     assert "runs/mine, starting at step 0" in start("name=mine", "resume=true").out
     assert content("runs/mine") == before
     Path("book.txt").write_text("another text\n" * 500)
-    assert (
-        "the text, or the order that this version gives it, has changed" in start(*auto, code=3).err
-    )
+    errors = start(*auto, code=3).err
+    assert "the text, or the order that this version gives it, has changed" in errors
 
 
 @pytest.mark.parametrize("is_evaluated", [True, False])
@@ -145,9 +147,8 @@ def test_changes(resume):
 def test_a_source_keeps_its_weight(start):
     sources = "data.sources={a:{kind:text,path:book.txt,weight:2},b:{kind:text,path:book.txt}}"
     start("name=mix", "data=mix", sources)
-    errors = start(
-        "name=mix", "data=mix", sources.replace(",weight:2", ""), "resume=true", code=2
-    ).err
+    sources = sources.replace(",weight:2", "")
+    errors = start("name=mix", "data=mix", sources, "resume=true", code=2).err
     assert "data.sources.a.weight was 2 in this run and is now null; it cannot" in errors
 
 

@@ -17,7 +17,7 @@ from model import save
 from model.checkpoint import load_run
 from model.runs import list_checkpoints, read_best, step_name, step_of
 from tests.parts import names
-from tests.training.runs import read_lines, rows, tensors, with_usual
+from tests.training.runs import last, read_lines, rows, tensors, with_usual
 from training.evaluate import main as evaluate
 from training.plot import draw_run
 from training.run_folder import code_hashes, make_folder
@@ -82,7 +82,7 @@ def test_a_run_from_python(start, monkeypatch, command):
     start("name=base", "model=gpt2", "sample.every=null")
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
     loss = train.train(compose_run(with_usual(["init_from=runs/base", "name=tuned"])))
-    assert rows("runs/tuned", "val_loss", "full")[-1] == (loss, True)
+    assert last("runs/tuned", "val_loss", "full") == (loss, True)
     load_run("runs/tuned")
     command(evaluate, "--run", "runs/tuned")
     train.train(compose_run(with_usual(["train.steps=1"])))
@@ -158,10 +158,8 @@ def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):
     times = iter(range(0, 10_000, 10))
     monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     linear = ["schedule=linear", "schedule.warmup=0", "log.every=1"]
-    assert (
-        "training    1 minutes, and then the final evaluation"
-        in start("train.minutes=1", *linear, "name=timed").out
-    )
+    output = start("train.minutes=1", *linear, "name=timed").out
+    assert "training    1 minutes, and then the final evaluation" in output
     folder = "runs/timed"
     shares = [lr / 0.02 for [lr] in rows(folder, "lr")]
     assert shares == pytest.approx([1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
@@ -184,8 +182,8 @@ def test_a_mix_and_a_validation_file(run):
     Path("other.txt").write_text("other words\n" * 300)
     parts = "a:{kind:text,path:book.txt,weight:3},b:{kind:text,path:book.txt,val_path:other.txt}"
     folder = run("data=mix", f"data.sources={{{parts}}}", "train.batch_size=6")
-    *_, last = rows(folder, "val_loss_a", "val_loss_b", "tokens", "tokens_a", "tokens_b")
-    assert last[2:] == (768, 576, 192)
+    found = last(folder, "val_loss_a", "val_loss_b", "tokens", "tokens_a", "tokens_b")
+    assert found[2:] == (768, 576, 192)
 
 
 def test_a_validation_loss_that_is_not_finite_ends_the_run(start):
