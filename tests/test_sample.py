@@ -42,8 +42,8 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     (home / "runs").mkdir()
     for name, (objective, specials) in FAMILIES.items():
-        options = [f"model={name}", "size=tiny", "model.context_length=32", "tokenizer=byte"]
-        config = compose([*options, f"objective={objective}"])
+        options = f"model={name} objective={objective} model.context_length=32"
+        config = compose([*options.split(), "size=tiny", "tokenizer=byte"])
         tokenizer = ByteTokenizer(assign_ids(specials, 256))
         model = randomize(build_model(config.model, tokenizer.vocab_size))
         if name == "bert":  # to which special tokens are the likeliest

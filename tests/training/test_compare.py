@@ -51,20 +51,19 @@ def test_a_sweep_of_which_one_run_fails(start):
 
 def test_a_sweep_that_is_repeated_goes_on(start):
     """With the runs that it did not finish. Other settings need another folder."""
-    usual = ["hydra.sweep.dir=runs/mine", "train.steps=2", "checkpoint.every=1"]
-    sweep = ["-m", *usual, "seed=0,1"]
-    start(*sweep)
+    sweep = ["-m", "hydra.sweep.dir=runs/mine", "train.steps=2", "checkpoint.every=1"]
+    start(*sweep, "seed=0,1")
     whole = files("runs/mine")
     for path in ("1/metrics.jsonl", "1/checkpoints/step-00000002/state.json"):
         Path("runs/mine", path).unlink()  # as if it had been killed
-    assert "runs/mine/1, resuming from step 1" in start(*sweep).out
+    assert "runs/mine/1, resuming from step 1" in start(*sweep, "seed=0,1").out
     now = files("runs/mine")
     kept = {path: data for path, data in whole.items() if path.parts[2] == "0"}
     assert all(now[path] == data for path, data in kept.items())
     weights = Path("runs/mine/1/checkpoints/step-00000002/model.safetensors")
     assert now[weights] == whole[weights]
 
-    errors = start("-m", *usual, "seed=5,6", code=2).err
+    errors = start(*sweep, "seed=5,6", code=2).err
     for number in (0, 1):
         sentence = f"runs/mine/{number} already exists, with other settings; choose another"
         assert sentence in errors
