@@ -45,12 +45,6 @@ def tasks(room):
     return [f"{name}.yaml" for name in TASKS]
 
 
-def judged_by_them(folder, tasks):
-    """What the model `hf` gives for the export of a run."""
-    export_run(folder, "latest", Path("out"), None)
-    return lm_eval.simple_evaluate("hf", model_args="pretrained=out,device=cpu", tasks=tasks)
-
-
 def read_found():
     [path] = Path().glob("found_*.json")
     return json.loads(path.read_text())
@@ -61,7 +55,8 @@ def test_harness(model, run, tasks, capsys):
     from training.harness import Harness
 
     folder = run(f"model={model}")
-    theirs = judged_by_them(folder, tasks)
+    export_run(folder, "latest", Path("out"), None)
+    theirs = lm_eval.simple_evaluate("hf", model_args="pretrained=out,device=cpu", tasks=tasks)
     Harness.run = load_pretrained(str(folder))
     ours = lm_eval.simple_evaluate(Harness(batch_size=4), tasks=tasks)
     main(["--tasks", ",".join(tasks), "--output_path", "found.json"])
@@ -80,8 +75,11 @@ def test_a_conversation_has_the_template_of_the_export(run):
     write_rows("chats.jsonl", rows)
     write_rows("texts.jsonl", [{"text": "say 5<|end|>it is 5"}])
     folder = run("model=llama", "data=chat", "data.path=chats.jsonl", "model.context_length=64")
+    export_run(folder, "latest", Path("out"), None)
     Path("rolling.yaml").write_text(f"task: rolling{USUAL}{TASKS['rolling']}")
-    theirs = judged_by_them(folder, ["rolling.yaml"])
+    theirs = lm_eval.simple_evaluate(
+        "hf", model_args="pretrained=out,device=cpu", tasks=["rolling.yaml"]
+    )
     main(["--tasks=rolling.yaml", "--output_path", "found.json"])
     written = read_found()
     assert written["results"]["rolling"] == pytest.approx(theirs["results"]["rolling"], abs=1e-4)
