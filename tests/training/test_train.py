@@ -15,6 +15,7 @@ import training.log
 from configs.compose import compose
 from model import save
 from model.checkpoint import load_run
+from model.generate.decode import generate
 from model.runs import list_checkpoints, read_best, step_name, step_of
 from tests.parts import names
 from tests.training.runs import last, read_lines, rows, tensors, with_usual
@@ -42,6 +43,15 @@ def test_every_architecture_trains_by_the_same_command(run, overrides):
     samples = read_lines(folder / "samples.jsonl")
     assert [sample["step"] for sample in samples] == [2, 4]
     assert all(len(sample) >= 3 for sample in samples)
+
+
+def test_a_sample_is_what_decoding_with_a_cache_gives(run):
+    folder = run("model.context_length=64", "sample.every=4")
+    [row] = read_lines(folder / "samples.jsonl")
+    model, tokenizer, *_ = load_run(folder)
+    prompt = tokenizer.encode(row["prompt"]).tolist()
+    steps = generate(model, [prompt], max_new_tokens=64 - len(prompt), stop=tokenizer.end_ids)
+    assert row["continuation"] == tokenizer.decode_with_specials(i for [i] in steps)
 
 
 def test_what_a_run_prints(start, monkeypatch):
