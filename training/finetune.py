@@ -58,29 +58,24 @@ def with_model(
 
 
 def starting_model(config: Config) -> nn.Module:
-    """The model of init_from, in the form of this config."""
-    found = load_pretrained(str(config.init_from)).model.train()
-    return rebuilt(found, config.model, config.seed)
-
-
-def rebuilt(model: Any, config: ModelConfig, seed: int) -> nn.Module:
-    """A model of this config with the weights of another model. It may have another dropout, a
-    shorter context, or parts with additional tensors, which are initialized."""
-    vocab_size = model.embedding.table.num_embeddings
+    """A model of this config with the weights of init_from. It may have another dropout, a shorter
+    context, or parts with additional tensors, which are initialized."""
+    found: Any = load_pretrained(str(config.init_from)).model
+    vocab_size = found.embedding.table.num_embeddings
     with torch.device("meta"):
-        new = build_model(config, vocab_size)
-    weights = all_tensors(model)
-    if new.classes and not model.classes:  # another head replaces its own
+        model = build_model(config.model, vocab_size)
+    weights = all_tensors(found)
+    if config.model.classes and not found.classes:  # another head replaces its own
         weights = {name: weights[name] for name in weights if not name.startswith("head.")}
-    wanted = all_tensors(new)
+    wanted = all_tensors(model)
     if lost := sorted(weights.keys() - wanted.keys()):
         hint = "remove the kind= that has no place for it"
         raise ValueError(f"{lost[0]} of init_from is not in the new model; {hint}")
     if added := sorted(wanted.keys() - weights.keys()):
         print(f"newly initialized: {', '.join(added)}")
-        new = build_model(config, vocab_size, seed)
-    tensors = {name: fit(name, weights[name], wanted[name], config) for name in weights}
-    return assign_weights(new, tensors)
+        model = build_model(config.model, vocab_size, config.seed)
+    tensors = {name: fit(name, weights[name], wanted[name], config.model) for name in weights}
+    return assign_weights(model, tensors)
 
 
 def fit(name: str, tensor: Tensor, wanted: Tensor, config: ModelConfig) -> Tensor:
