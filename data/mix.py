@@ -149,7 +149,6 @@ class MixLoader(Loader):
         self.firsts = np.cumsum([0, *sizes[:-1]])
         self.n = sum(sizes)
         self.n_tokens = sum(loader.n_tokens for loader in loaders)
-        self.n_too_long = sum(loader.n_too_long for loader in loaders)
         means = [loader.tokens_per_example for loader in loaders]
         self.tokens_per_example = np.average(means, weights=[*mix.weights.values()])
 
