@@ -37,7 +37,7 @@ class ParallelText(Source):
 
     def documents(self) -> Iterator[Document]:
         source, target = self.files()
-        lines = zip_longest(*(read_lines(path, self.encoding) for path in self.files()))
+        lines = zip_longest(read_lines(source, self.encoding), read_lines(target, self.encoding))
         for number, texts in enumerate(lines, 1):
             if None in texts:
                 reason = f"only one of them has a line {number}"
