@@ -47,11 +47,9 @@ class Block(nn.Module):
         cross: Attention | None = None,
         dropout: float = 0.0,
         layer: int = 0,
-        d_model: int = 0,
     ):
         super().__init__()
         self.layer = layer
-        self.d_model = d_model
         self.attention = attention
         self.cross: Any = cross
         self.ffn = ffn

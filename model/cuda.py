@@ -7,19 +7,6 @@ import torch
 from torch import Tensor
 
 
-def set_up(gpu: torch.device, precision: str) -> None:
-    """Set torch's options, and refuse a precision that this GPU does not have."""
-    torch.set_float32_matmul_precision("high")  # TF32 for what stays in float32
-    # cuDNN would plan attention again for each shape, so for each decoded token
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    if precision == "bf16" and not has_native_bf16(gpu):
-        raise ValueError("this GPU has no native bf16 matmul; choose precision=fp16 or fp32")
-
-
-def has_native_bf16(gpu: torch.device) -> bool:
-    return torch.cuda.get_device_capability(gpu) >= (8, 0)
-
-
 def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")  # a DTensor; importing its class would take time
 

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import torch
 
-from model import cpu, cuda
+from model import cpu
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+CONFIGURED = "as configured"
 
 
 class Precision(NamedTuple):
@@ -61,28 +62,31 @@ def use_deterministic_algorithms(on: bool) -> None:
 
 
 def choose_precision(device: torch.device, precision: str) -> Precision:
-    """The requested precision, or with auto the fastest one that is safe on this device; sets
-    torch's options for it."""
+    """The requested precision, or with auto the fastest one that is safe on this device."""
+    if precision not in ("auto", *DTYPES):
+        raise ValueError(f"precision is {precision!r}; choose one of: auto, {', '.join(DTYPES)}")
     if device.type == "cuda":
-        cuda.set_up(device, precision)
-    if precision == "auto":
-        return fastest_precision(device)
-    if precision in DTYPES:
+        return gpu_precision(device, precision)
+    if precision != "auto":
         is_slow = device.type == "cpu" and precision != "fp32" and not cpu.fast_bf16()
-        return Precision(
-            device, DTYPES[precision], "as configured" + ", though slow on this cpu" * is_slow
-        )
-    raise ValueError(f"precision is {precision!r}; choose one of: auto, {', '.join(DTYPES)}")
-
-
-def fastest_precision(device: torch.device) -> Precision:
-    """The fastest precision that is safe."""
-    if device.type == "cuda":
-        if cuda.has_native_bf16(device):
-            return Precision(device, torch.bfloat16, "GPU has native bf16 matmul")
-        return Precision(device, torch.float16, "GPU lacks native bf16 matmul")
-
+        reason = CONFIGURED + ", though slow on this cpu" * is_slow
+        return Precision(device, DTYPES[precision], reason)
     feature = cpu.fast_bf16() if device.type == "cpu" else None
     if feature:
         return Precision(device, torch.bfloat16, f"CPU has native bf16 matmul ({feature})")
     return Precision(device, torch.float32, f"no faster dtype is safe on this {device.type}")
+
+
+def gpu_precision(device: torch.device, precision: str) -> Precision:
+    """The same on a GPU; sets torch's options for it."""
+    torch.set_float32_matmul_precision("high")  # TF32 for what stays in float32
+    # cuDNN would plan attention again for each shape, so for each decoded token
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
+    if precision == "bf16" and not has_bf16:
+        raise ValueError("this GPU has no native bf16 matmul; choose precision=fp16 or fp32")
+    if precision != "auto":
+        return Precision(device, DTYPES[precision], CONFIGURED)
+    if has_bf16:
+        return Precision(device, torch.bfloat16, "GPU has native bf16 matmul")
+    return Precision(device, torch.float16, "GPU lacks native bf16 matmul")

@@ -49,18 +49,6 @@ class TokenShift(nn.Module):
         return torch.addcmul(x, before_BTC, self.weight.to(x.dtype))
 
 
-class ShiftBlock(Block):
-    """Pre-norm, with a token shift between norm and attention."""
-
-    def make_norms(self, norm: MakeNorm) -> None:
-        super().make_norms(norm)
-        self.shift = TokenShift(self.d_model)
-
-    def self_attend(self, x: Tensor, context: AttentionContext) -> Tensor:
-        x = self.shift(x, context, context.states.get("shift"))
-        return super().self_attend(x, context)
-
-
 class Bigram(nn.Module):
     """A vector for each pair of neighboring tokens. Pairs are hashed into the rows of a table, which
     are zero at first; rare pairs share rows, as in fastText (arxiv.org/abs/1607.01759)."""
@@ -82,8 +70,9 @@ class Bigram(nn.Module):
         return self.table(pair_BT % self.table.num_embeddings)
 
 
-class BigramBlock(ShiftBlock):
-    """Token shift; the first layer also adds the vectors of pairs to its input."""
+class ShiftBlock(Block):
+    """Pre-norm, with a token shift between norm and attention. With `rows`, the first layer also adds
+    the vectors of pairs to its input."""
 
     def __init__(
         self,
@@ -91,19 +80,23 @@ class BigramBlock(ShiftBlock):
         ffn: nn.Module,
         norm: MakeNorm,
         d_model: int,
-        rows: Count,
+        rows: Count | None = None,
         cross: Attention | None = None,
         dropout: float = 0.0,
         layer: int = 0,
     ):
-        super().__init__(attention, ffn, norm, cross, dropout, layer, d_model)
-        self.bigram = Bigram(rows, d_model) if layer == 0 else None
+        super().__init__(attention, ffn, norm, cross, dropout, layer)
+        self.shift = TokenShift(d_model)
+        self.bigram = Bigram(rows, d_model) if rows and layer == 0 else None
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         if self.bigram is not None:
             x = x + self.bigram(context, context.states.get("bigram"))
         return super().forward(x, context)
 
+    def self_attend(self, x: Tensor, context: AttentionContext) -> Tensor:
+        x = self.shift(x, context, context.states.get("shift"))
+        return super().self_attend(x, context)
 
-BLOCKS["shift"] = ShiftBlock
-BLOCKS["shift_bigram"] = BigramBlock
+
+BLOCKS["shift"] = BLOCKS["shift_bigram"] = ShiftBlock

@@ -19,19 +19,16 @@ from model.generate.decode import Rows, generate
 from training.run import Run
 
 
-def predict_example(run: Run, batch: Batch) -> dict[str, str]:
-    """The first prediction of a batch, beside what it is made from, {name: text}."""
-    if classes := run.model.classes:
-        prediction, label = predict_masks(run, batch)
-        return {"label": classes[label], "prediction": classes[prediction]}
-    if run.model.kind == "encoder":
-        predicted, targets = predict_masks(run, batch)
-        [masked] = batch.inputs["tokens"]
-        row = {"masked": masked, "target": targets, "prediction": predicted}
-    else:
-        [row, *_] = predict_targets(run, batch)
-    to_text = run.data.tokenizer.decode_with_specials
-    return {name: to_text(list(map(int, ids))) for name, ids in row.items()}
+def predict_example(run: Run, batch: Batch) -> dict[str, Any]:
+    """The first prediction of a batch and what it is made from, as ids or text."""
+    classes = run.model.classes
+    if not classes and run.model.kind != "encoder":
+        return predict_targets(run, batch)[0]
+    predicted, targets = (ids.tolist() for ids in predict_masks(run, batch))
+    if classes:
+        return {"label": classes[targets[0]], "prediction": classes[predicted[0]]}
+    [masked] = batch.inputs["tokens"].tolist()
+    return {"masked": masked, "target": targets, "prediction": predicted}
 
 
 def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict[str, Any]]:

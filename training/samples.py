@@ -1,5 +1,7 @@
 """What a model says while it is trained: the continuation of a validation text."""
 
+from typing import Any
+
 import torch
 
 from training.predictions import predict, predict_example
@@ -13,11 +15,12 @@ def sample(run: Run) -> dict[str, str]:
     batch = next(run.data.validation.evaluation(1))
     with run.evaluating():
         if run.model.kind != "decoder" or run.data.objective.input_kind != "text":
-            return predict_example(run, batch)
-        prompt = batch.inputs["tokens"][0, :PROMPT_TOKENS].tolist()
-        new = continuation(run, prompt)
+            row: dict[str, Any] = predict_example(run, batch)
+        else:
+            prompt = batch.inputs["tokens"][0, :PROMPT_TOKENS].tolist()
+            row = {"prompt": prompt, "continuation": continuation(run, prompt)}
     to_text = run.data.tokenizer.decode_with_specials
-    return {"prompt": to_text(prompt), "continuation": to_text(new)}
+    return {name: ids if isinstance(ids, str) else to_text(ids) for name, ids in row.items()}
 
 
 def continuation(run: Run, prompt: list[int]) -> list[int]:
