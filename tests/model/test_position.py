@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from model.position import Rope, inv_frequencies
 from model.positions import Alibi, Sinusoidal
@@ -48,10 +49,13 @@ def test_sinusoidal_equals_its_formula():
         assert x[0, pos].tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_alibi_is_symmetric():
-    """(It is compared with Bloom's in hub/.)"""
+def test_alibi_equals_that_of_bloom():
+    """Whose bias of a key is the same for all queries: the softmax does not see the difference."""
     square = Alibi(6).bias(POS, POS)
     assert torch.equal(square, square.mT)
+    theirs = build_alibi_tensor(torch.ones(1, 12), 6, torch.float32)
+    lower = torch.tril(square[0] - square[0, :, :, :1])
+    assert torch.allclose(lower, torch.tril(theirs.expand(6, 12, 12)), atol=1e-6)
 
 
 def test_learned_positions_end_at_the_context_length():

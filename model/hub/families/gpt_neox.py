@@ -1,11 +1,9 @@
 """Classes with query, key and value in one matrix, head by head. GPT-NeoX (Pythia): a parallel
-block with two norms, and rope on a part of each head. Persimmon: queries and keys have layer norms.
-Bloom: ALiBi, and a norm after the embedding."""
+block with two norms, and rope on a part of each head. Persimmon: queries and keys have layer norms."""
 
 from collections.abc import Callable
 
 from model.hub.families.llama import DECODER
-from model.hub.family import SIZES, Family
 from model.hub.spec import ACTIVATIONS, BASE
 from model.hub.tensors import QKV, Table, packed
 
@@ -60,29 +58,4 @@ PERSIMMON = NEOX.derive(
     values={"qk_layernorm": {False: "none", True: "head"}},
     names=PERSIMMON_NAMES,
     rules=by_head("model.layers.*.self_attn.query_key_value"),
-)
-BLOOM_NAMES = """
-transformer.word_embeddings                     embedding.table
-transformer.word_embeddings_layernorm           stack.embedding_norm
-transformer.ln_f                                stack.final_norm
-lm_head                                         head.map
-transformer.h.*.input_layernorm                 stack.blocks.*.attention_norm
-transformer.h.*.post_attention_layernorm        stack.blocks.*.ffn_norm
-transformer.h.*.self_attention.dense            stack.blocks.*.attention.out
-transformer.h.*.mlp.dense_h_to_4h               stack.blocks.*.ffn.up
-transformer.h.*.mlp.dense_4h_to_h               stack.blocks.*.ffn.out
-"""
-
-
-BLOOM = Family(
-    model_type="bloom",
-    spec=BASE
-    | {"kind": "decoder", "position.kind": "alibi", "embedding_norm": True}
-    | {"ffn.kind": "gelu_tanh", "ffn.d_ff": None},
-    keys={**SIZES, "layer_norm_epsilon": "norm.eps", "hidden_dropout": "dropout"},
-    # there is no limit: older folders have this key, and the class keeps it
-    read=lambda config, spec: {"context_length": getattr(config, "seq_length", 2048)},
-    write=lambda spec: {"seq_length": spec["context_length"]},
-    names=BLOOM_NAMES,
-    rules=by_head("transformer.h.*.self_attention.query_key_value"),
 )

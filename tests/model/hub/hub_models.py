@@ -32,7 +32,6 @@ ROWS, CONTEXT = 300, 64
 END, PAD = (byte_pairs().token_to_id(name) for name in ("<eos>", "<pad>"))
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"max_position_embeddings": CONTEXT}
-OPT = SIZES | {"ffn_dim": 48, "activation_function": "gelu"}
 SIZES |= {"intermediate_size": 48}
 WINDOWS = {
     "num_hidden_layers": 3,
@@ -121,11 +120,9 @@ MODELS = {
     | OTHER
     | {"sliding_window": 5, "norm_epsilon": 1e-4, "residual_dropout": 0.1},
     "olmo": GROUPED | OTHER | {"attention_bias": True},
-    "opt": OPT,
     "gpt_neox": SIZES | {"rotary_pct": 0.75, "rotary_emb_base": 500, "layer_norm_eps": 1e-3},
     "phi": GROUPED | {"partial_rotary_factor": 0.75, "rope_theta": 500.0, "qk_layernorm": True},
     "persimmon": SIZES | OTHER | LAYERNORM | {"partial_rotary_factor": 0.75, "qk_layernorm": False},
-    "bloom": {"hidden_size": 48, "n_layer": 2, "n_head": 6, "seq_length": CONTEXT},
     "mbart": BART | {"scale_embedding": True},
     "pegasus": BART | {"scale_embedding": True, "activation_function": "relu"},
     "marian": BART | {"activation_function": "swish"},

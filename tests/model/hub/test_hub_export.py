@@ -43,7 +43,6 @@ EXPORTS = {
     "model=llama norm=layernorm block=parallel_shared": "StableLm",
     f"model=llama attention=mha_qknorm model.layers=[window,full] {NARROW} tokenizer=bpe": "Qwen3",
     "model=gpt2 position=rope block=parallel": "GPTNeoX",
-    "model=gpt2 position=alibi model.embedding_norm=true tokenizer=bpe": "Bloom",
     "model=bert model.embedding.type_vocab_size=0": "Roberta",
     "model=bert tokenizer=bpe": "Bert",
     "model=qwen2 tokenizer=bpe": "Llama",
