@@ -68,7 +68,7 @@ def open_run(options: Namespace) -> LoadedRun:
 class Sampler:
     """A run, and what the options ask of it."""
 
-    def __init__(self, options: Namespace) -> None:
+    def __init__(self, options: Namespace):
         self.options = options
         self.run = open_run(options)
         self.model: Any = self.run.model

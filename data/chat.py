@@ -73,7 +73,7 @@ class ChatTemplate:
     """The chat template of a tokenizer, or else the plain one. It writes this date, by default
     today's."""
 
-    def __init__(self, tokenizer: Tokenizer, date: str | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, date: str | None = None):
         self.tokenizer = tokenizer
         self.specials = tokenizer.special_texts()
 

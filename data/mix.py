@@ -123,7 +123,7 @@ def hold_out_of_all(sources: list[Source]) -> HeldOut:
 class JoinedFiles:
     """The size of all sources together, and their tokens."""
 
-    def __init__(self, parts: list[TokenFile]) -> None:
+    def __init__(self, parts: list[TokenFile]):
         self.parts = parts
         self.folder = parts[0].folder
         self.split = parts[0].split
@@ -138,7 +138,7 @@ class JoinedFiles:
 class MixLoader(Loader):
     """The examples of several loaders, with ids that begin where those of the one before end."""
 
-    def __init__(self, mix: Mix, loaders: list[Any], seed: int) -> None:
+    def __init__(self, mix: Mix, loaders: list[Any], seed: int):
         self.mix = mix
         self.loaders = loaders
         part: Any = JoinedFiles([loader.part for loader in loaders])

@@ -26,7 +26,7 @@ def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
 class TokenWriter:
     """Writes one split of a corpus: its tokens, and where each text ends."""
 
-    def __init__(self, folder: Path, split: str, vocab_size: int) -> None:
+    def __init__(self, folder: Path, split: str, vocab_size: int):
         self.split = split
         self.dtype = token_dtype(vocab_size)
         self.tokens = (folder / f"{split}.tokens").open("xb")
@@ -104,7 +104,7 @@ class TokenFile:
 class Corpus:
     """The tokenizer, and the train and validation splits."""
 
-    def __init__(self, folder: Path, verify: bool) -> None:
+    def __init__(self, folder: Path, verify: bool):
         """verify: check that all bytes are as they were written, not only a sample of them."""
         with errors_as(DataError, f"{folder} is damaged; remove it and run again to rebuild it"):
             index = json.loads((folder / "index.json").read_text())

@@ -25,7 +25,7 @@ class Checkpointer:
     """Saves checkpoints. A step waits only for the copy, and for the previous checkpoint if that is
     still being written."""
 
-    def __init__(self, folder: Path, run: Run) -> None:
+    def __init__(self, folder: Path, run: Run):
         self.folder = folder
         self.run = run
         self.unchanging: list[Any] = []  # what no step may change; begin() sets it

@@ -9,7 +9,7 @@ from model.weights import trained_parameters
 class EMA:
     """Averages the trained weights."""
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
         self.weights = trained_parameters(model)
         self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}

@@ -30,7 +30,7 @@ class Harness(HFLM):
 
     run: LoadedRun
 
-    def __init__(self, pretrained: str = "", device: str = "auto", **options: Any) -> None:
+    def __init__(self, pretrained: str = "", device: str = "auto", **options: Any):
         network, tokenizer, config, _ = self.run
         if network.kind != "decoder":
             raise ValueError(f"--tasks needs a decoder; model.kind is {network.kind}")

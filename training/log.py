@@ -43,7 +43,7 @@ class Log:
     """The log of the main process; in the others it does nothing. On a terminal, a progress bar
     stays below all that is printed."""
 
-    def __init__(self, folder: Path, run: Run) -> None:
+    def __init__(self, folder: Path, run: Run):
         self.folder = folder
         self.run = run
         self.state = run.state

@@ -29,7 +29,7 @@ class Eager:
 
 
 class Muon(Eager, Optimizer):
-    def __init__(self, params: Any, lr: float, momentum: float, weight_decay: float) -> None:
+    def __init__(self, params: Any, lr: float, momentum: float, weight_decay: float):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 

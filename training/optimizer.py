@@ -21,7 +21,7 @@ class AdamW(Eager, torch.optim.AdamW):
     # torch's decorator would import the compiler at the first step, like those that Eager removes
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
 
-    def __init__(self, groups: Any, lr: float, beta1: float, beta2: float, eps: float) -> None:
+    def __init__(self, groups: Any, lr: float, beta1: float, beta2: float, eps: float):
         devices = {p.device.type for group in groups for p in group["params"]}
         fused = devices <= {"cuda", "cpu"}
         betas = (float(beta1), float(beta2))  # torch takes no integers

@@ -88,7 +88,7 @@ class RunLength:
     train.patience runs out. If batches vary in tokens, the number of steps for train.tokens is an
     estimate, for the schedule. n_examples: the size of the training set."""
 
-    def __init__(self, train: TrainConfig, tokens_per_example: float, n_examples: int = 0) -> None:
+    def __init__(self, train: TrainConfig, tokens_per_example: float, n_examples: int = 0):
         settings = [train.steps, train.tokens, train.minutes, train.patience]
         limits = [math.inf if n is None else n for n in settings]
         max_steps, self.tokens, minutes, self.patience = limits

@@ -19,7 +19,7 @@ CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
 class LossModule(nn.Module):
     """Maps a batch to its losses: the module that is compiled, sharded, and wrapped by DDP."""
 
-    def __init__(self, model: nn.Module, config: LossConfig) -> None:
+    def __init__(self, model: nn.Module, config: LossConfig):
         super().__init__()
         self.model: Any = model
         self.options = vars(config)

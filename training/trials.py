@@ -89,7 +89,7 @@ class Terms:
     """The losses() of modules, each a mean or (sum, count). For the latter, the counts of the whole
     step have to be known before its first backward pass."""
 
-    def __init__(self, modules: list[Any]) -> None:
+    def __init__(self, modules: list[Any]):
         self.modules = modules
         self.counts: Counter[Any] = Counter()  # each one's count in the step
         self.ratios: dict[Any, Tensor] = {}  # targets per count

@@ -25,7 +25,7 @@ class Masked(Objective):
     specials = ("end", "mask")
     accuracy = "val_accuracy"
 
-    def __init__(self, context_length: int, mask_prob: Ratio) -> None:
+    def __init__(self, context_length: int, mask_prob: Ratio):
         self.seq_len = context_length
         self.mask_prob = mask_prob
 
@@ -56,9 +56,7 @@ class Span(Objective):
 
     architectures = ("encoder_decoder",)
 
-    def __init__(
-        self, context_length: int, noise_density: Ratio, mean_span_length: MeanLength
-    ) -> None:
+    def __init__(self, context_length: int, noise_density: Ratio, mean_span_length: MeanLength):
         self.noise_density = noise_density
         self.mean_span_length = mean_span_length
 

@@ -36,7 +36,7 @@ class NextToken(Objective):
     lookahead = 1
     bits_per_byte = True
 
-    def __init__(self, context_length: int, document_mask: bool = False) -> None:
+    def __init__(self, context_length: int, document_mask: bool = False):
         self.seq_len = context_length
         self.document_mask = document_mask
 

@@ -33,7 +33,7 @@ class HubTokenizer(Tokenizer):
         vocab_size: Count,
         files: dict[str, str] | None = None,
         date: str | None = None,
-    ) -> None:
+    ):
         """`vocab_size` is that of the model, which may have more rows than there are ids, or fewer;
         `files` are the other files of its folder, which export writes back."""
         super().__init__(vocab_size, specials, vocab_size)

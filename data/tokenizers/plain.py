@@ -23,7 +23,7 @@ from data.tokenizers.tokenizer import (
 class ByteTokenizer(Tokenizer):
     kind = "byte"
 
-    def __init__(self, specials: Ids) -> None:
+    def __init__(self, specials: Ids):
         super().__init__(256, specials)
 
     def encode(self, text: str) -> ndarray:
@@ -38,7 +38,7 @@ class CharTokenizer(Tokenizer):
 
     kind = "char"
 
-    def __init__(self, characters: str, specials: Ids) -> None:
+    def __init__(self, characters: str, specials: Ids):
         super().__init__(len(characters), specials)
         self.characters = characters
         self.table = np.full(0x110000, -1, np.int32)

@@ -43,7 +43,7 @@ class Tokenizer:
     splits_specials = False  # if true, special tokens in a text are never parsed
     date: str | None = None  # of the conversations that it was fine-tuned on
 
-    def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None) -> None:
+    def __init__(self, n_ordinary: int, specials: Ids, vocab_size: int | None = None):
         self.n_ordinary = n_ordinary
         self.specials = specials
         # if several share an id, the first name
@@ -131,7 +131,7 @@ class BytePairTokenizer(Tokenizer):
 
     def __init__(
         self, pattern: str, ranks: list[str], specials: Ids, vocab_size: Count | None = None
-    ) -> None:
+    ):
         """`ranks` are in base64."""
         import tiktoken
 

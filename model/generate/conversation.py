@@ -8,7 +8,7 @@ from data.chat import ChatTemplate, Messages
 
 
 class Conversation:
-    def __init__(self, sampler: Any, is_trained: bool) -> None:
+    def __init__(self, sampler: Any, is_trained: bool):
         """is_trained: whether the run was trained on conversations; any other needs a template."""
         self.sampler = sampler
         self.template = ChatTemplate(sampler.tokenizer)

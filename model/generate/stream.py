@@ -8,9 +8,7 @@ class TextStream:
     """The text of one row, which continues the ids `prefix`. It never emits part of a character or
     of a stop string."""
 
-    def __init__(
-        self, tokenizer: Any, stops: Sequence[str] = (), prefix: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, tokenizer: Any, stops: Sequence[str] = (), prefix: Sequence[int] = ()):
         self.decode = tokenizer.incremental_decoder(prefix)
         self.end_ids = tokenizer.end_ids
         self.names = tokenizer.names  # of special tokens
