@@ -160,25 +160,23 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
 
 
 def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]) -> Encoded:
-    if template:
-        return [(chunk, encode_chat(template, chunk)) for chunk in job]
     encoded = []
+    ids: Any
     for chunk in job:
-        ids = [tokenizer.encode(text) for text in chunk.texts]
-        if chunk.label is not None:
-            ids.append(np.frombuffer(chunk.label.encode(), np.uint8))
-        elif chunk.is_last:
-            ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
+        if template:
+            try:
+                with errors_as(DataError, str(chunk.name)):
+                    ids = template.encode(to_messages(chunk.texts))
+            except DataError as error:
+                ids = error
+        else:
+            ids = [tokenizer.encode(text) for text in chunk.texts]
+            if chunk.label is not None:
+                ids.append(np.frombuffer(chunk.label.encode(), np.uint8))
+            elif chunk.is_last:
+                ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
         encoded.append((chunk, ids))
     return encoded
-
-
-def encode_chat(template: ChatTemplate, chunk: Chunk) -> Any:
-    try:
-        with errors_as(DataError, str(chunk.name)):
-            return template.encode(to_messages(chunk.texts))
-    except DataError as error:
-        return error
 
 
 def texts_of(source: Source, held_out: HeldOut, include_val: bool) -> Iterator[str]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from configs.registry import Bounds, Registry, UpToOne, build
 from model.attend import exact_dtype
-from model.rope_scaling import Factor, Llama3Scaling, YarnScaling
+from model.rope_scaling import Factor, Llama3Scaling
 
 Base = Annotated[float, Bounds(above=1)]
 Rotate = Callable[[Tensor], Tensor]
@@ -63,12 +63,12 @@ class Rope(Position):
 
     def rotary(self, x: Tensor, pos: Tensor) -> Rotate:
         inv_freq = inv_frequencies(self.width, self.rope_theta, x)
-        inv_freq = self.scaling(inv_freq, self.rope_theta)
+        inv_freq = self.scaling(inv_freq)
 
         angle = pos[:, None, :, None] * inv_freq
         angle = torch.cat([-angle, angle], -1)  # of both channels: sin(-a) is -sin(a)
-        cos = angle.cos() * self.scaling.mscale  # 1, except for YaRN
-        sin = angle.sin() * self.scaling.mscale
+        cos = angle.cos()
+        sin = angle.sin()
 
         def rotate(heads: Tensor) -> Tensor:
             # roll swaps a and b; the minus is in sin. One cast and few operations: at small widths
@@ -93,9 +93,8 @@ class LinearScaling:
     """Position interpolation: divide every position by the factor (arxiv.org/abs/2306.15595)."""
 
     factor: Factor
-    mscale = 1.0
 
-    def __call__(self, inv_freq: Tensor, theta: float) -> Tensor:
+    def __call__(self, inv_freq: Tensor) -> Tensor:
         return inv_freq / self.factor
 
 
@@ -103,7 +102,6 @@ SCALINGS = Registry(
     none=partial(LinearScaling, factor=1.0),
     linear=LinearScaling,
     llama3=Llama3Scaling,
-    yarn=YarnScaling,
 )
 
 

@@ -22,9 +22,8 @@ def evaluate(
     exact: Accuracy | None = None,
 ) -> dict[str, Any]:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them; only the
-    latter have a confusion matrix.
-    watch(batches, total) shows the progress. exact: an exact_match that replaces the accuracy of
-    the objective."""
+    latter have a confusion matrix. watch(batches, total) shows the progress. exact: an exact_match
+    that replaces the accuracy of the objective."""
     data = run.data
     split = data.validation
 

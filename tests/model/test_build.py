@@ -33,7 +33,6 @@ ERRORS = [
     (swap("ffn", "moe", expert={"kind": "moe"}), "expert.kind is 'moe'; choose one of: relu, rel"),
     (swap("position", "rope", rotary_fraction=0.4), r"\(0.4\) of 8 is 3 channels; r"),
     (swap("position", "rope", scaling={"kind": "linear"}), r"\(linear\): factor is missing"),
-    (scaled("rope_yarn", beta_slow=32.0), "beta_slow must be below beta_fast"),
     (scaled("rope_llama3", low_freq_factor=4.0), "low_freq_factor must be below high_freq_factor"),
     (swap("position", "sinusoidal") | {"d_model": 7, "n_heads": 1}, "an even d_model, not 7"),
     (swap("position", "relative", num_buckets=5), r"num_buckets \(5\) must be even and < 2 max_di"),

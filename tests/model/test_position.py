@@ -4,30 +4,13 @@ import math
 
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-from model.position import Rope, inv_frequencies
+from model.position import Rope
 from model.positions import Alibi, Sinusoidal
-from tests.parts import alive, part, tiny, tokens
+from tests.parts import alive, tiny, tokens
 
 POS = torch.arange(12)[None]
-YARN = part("position", "rope_yarn")["scaling"]
-
-
-@pytest.mark.parametrize("context", [4, 512, 10**12])
-def test_the_ramp_of_yarn_equals_transformers(context):
-    """It ends before pair 0, lies between, or begins after the last. (Every scaling is compared with
-    transformers in hub/.)"""
-    options = {"rope_theta": 1e4, "rope_type": "yarn", "original_max_position_embeddings": context}
-    sizes = {"hidden_size": 64, "num_attention_heads": 1, "max_position_embeddings": 16384}
-    config = LlamaConfig(**sizes, rope_parameters=YARN | options)
-    expected, mscale = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
-    rope = Rope(64, scaling=YARN | {"original_max_position": context})
-    inv_freq = rope.scaling(inv_frequencies(64, 1e4, torch.zeros(())), 1e4)
-    torch.testing.assert_close(inv_freq, expected, rtol=1e-5, atol=0)
-    assert rope.scaling.mscale == pytest.approx(mscale)
 
 
 def test_rope_angles_stay_exact_in_bfloat16():

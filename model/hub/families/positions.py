@@ -25,10 +25,8 @@ def read_rope(config: Any, spec: Spec, kind: str = FULL) -> Spec:
     if "position.rotary_fraction" not in spec:
         rotated = 1.0
     original = rope.pop(ORIGINAL, None)
-    if scaling["kind"] in ("yarn", "llama3"):
+    if scaling["kind"] == "llama3":
         rope["original_max_position"] = original
-    if scaling["kind"] == "yarn":
-        rope = {"beta_fast": 32.0, "beta_slow": 1.0, **rope}
     checked = build("rope_type", SCALINGS, scaling | rope)  # refuses unknown keys
     if rope:
         scaling |= vars(checked)

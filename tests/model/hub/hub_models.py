@@ -80,7 +80,6 @@ MODELS = {
     "llama, linear": GROUPED
     | {"attention_bias": True, "mlp_bias": True, "head_dim": 12, "hidden_act": "gelu"}
     | rope("linear", None, factor=4.0),
-    "llama, yarn": GROUPED | rope("yarn", 1024, base=100.0, factor=4.0),
     "mistral": GROUPED | {"sliding_window": 5},
     "qwen3": GROUPED | {"head_dim": 8},
     "qwen3, windows": GROUPED | WINDOWS | SLIDING | {"head_dim": 8},

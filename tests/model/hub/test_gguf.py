@@ -99,7 +99,7 @@ REFUSED = {
     "model=llama attention=mha_qknorm model.attention.sliding_window=7": "window is 7; on",
     "model=gemma3 model.layers=[window,full]": "llama.cpp: model.layers is .* only null",
     "model=gpt2 ffn=relu": 'llama.cpp: model.ffn.kind is "relu"; only "gelu_tanh"',
-    "model=llama position=rope_yarn": 'scaling.kind is "yarn"; only "none"',
+    "model=llama position=rope_llama3": 'scaling.kind is "llama3"; only "none"',
     "model=olmo2 model.attention.head_dim=16": "head_dim is 16; only 8",
     "model=llama tokenizer=char": "llama.cpp has no such tokenizer; train with tokenizer=bpe",
 }
