@@ -38,7 +38,7 @@ class Row:
     """One sample: its prompt and its output so far."""
 
     prompt: Any  # text, or messages
-    ids: list[int]  # the prompt's, with its template
+    prompt_ids: list[int]  # with its template
     sample_id: int
     stream: TextStream
     shown: str = ""
@@ -138,7 +138,7 @@ class Sampler:
 
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
-            todo = [row for row in batch if row.ids]
+            todo = [row for row in batch if row.prompt_ids]
             pieces = self.complete(todo) if todo else ()
             for row, piece in pieces:
                 row.shown += piece
@@ -167,7 +167,7 @@ class Sampler:
     def generate(self, rows: list[Row]) -> Iterator[tuple[Row, str]]:
         """Complete each row, and yield its text as it grows."""
         options = self.options
-        prompts = [row.ids for row in rows]
+        prompts = [row.prompt_ids for row in rows]
         n_new = options.max_new_tokens
         end_ids = self.tokenizer.end_ids
         # ids that end a text; the strings of --stop are the stream's
@@ -199,10 +199,10 @@ class Sampler:
 
     def save_views(self, row: Row) -> None:
         options = self.options
-        inputs = {"tokens": row.ids}
+        inputs = {"tokens": row.prompt_ids}
         if self.model.kind == "encoder_decoder":
             target = [self.tokenizer.start, *row.stream.ids]
-            inputs = {"source": row.ids, "tokens": target[: self.model.context_length]}
+            inputs = {"source": row.prompt_ids, "tokens": target[: self.model.context_length]}
         if options.attention_map:
             maps = attention_maps(self.model, inputs)
             draw_maps(maps, inputs, self.tokenizer, options.attention_map)

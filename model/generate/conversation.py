@@ -31,11 +31,11 @@ class Conversation:
         row = sampler.encode([*self.messages, turn])
         context = sampler.model.context_length
         n_new = min(sampler.options.max_new_tokens, context // 2)  # there should be room for these
-        is_full = len(row.ids) + n_new > context
+        is_full = len(row.prompt_ids) + n_new > context
 
         if is_full and self.messages != self.system:
             row = sampler.encode([*self.system, turn])
-            if len(row.ids) < context:
+            if len(row.prompt_ids) < context:
                 print("the context is full: earlier turns are forgotten", file=sys.stderr)
 
         try:

@@ -79,12 +79,12 @@ def filled(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
         raise ValueError("this encoder was imported without a head; --embed gives vectors")
     mask = specials["mask"]
     for row in rows:
-        if mask not in row.ids:
+        if mask not in row.prompt_ids:
             raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
 
-    found = fill_masks(sampler.model, [row.ids for row in rows], specials)
+    found = fill_masks(sampler.model, [row.prompt_ids for row in rows], specials)
     for row in rows:
-        complete = list(row.ids)
+        complete = list(row.prompt_ids)
         predictions = ""
         while mask in complete:
             ids, logprobs = next(found)
@@ -100,7 +100,7 @@ def filled(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
 def vectors(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
     """Yield a line of JSON for each text."""
     pooling = choose_pooling(sampler.options.embed, sampler.tokenizer.files)
-    found = embed(sampler.model, [row.ids for row in rows], *pooling)
+    found = embed(sampler.model, [row.prompt_ids for row in rows], *pooling)
     for row, vector in zip(rows, found, strict=True):
         line = {"text": row.prompt, "embedding": vector}
         yield row, json.dumps(line) + "\n"
@@ -110,10 +110,10 @@ def vectors(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
 def classified(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
     """Yield a line for each text: the most likely classes, and their probabilities."""
     model = sampler.model
-    tokens, visible = left_pad([row.ids for row in rows], model)
+    tokens, visible = left_pad([row.prompt_ids for row in rows], model)
     hidden_BTC = model.hidden(tokens, visible=visible)
     for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
-        place = -len(row.ids) if model.kind == "encoder" else -1
+        place = -len(row.prompt_ids) if model.kind == "encoder" else -1
         shares = model.head(hidden_TC[place]).float().softmax(-1).tolist()
         pairs = sorted(zip(model.classes, shares, strict=True), key=lambda pair: -pair[1])
         row.probabilities = dict(pairs)

@@ -33,10 +33,10 @@ def print_scores(sampler: Any, rows: list[Any]) -> None:
     if not sampler.echoes:
         raise ValueError("--score needs a decoder that continues a text")
     for row in rows:
-        if len(row.ids) < 2:
+        if len(row.prompt_ids) < 2:
             raise ValueError(f"--score needs a text of two tokens, not {row.prompt!r:.60}")
-        first, *ids = row.ids
-        logprobs = score(sampler.model, row.ids).tolist()
+        first, *ids = row.prompt_ids
+        logprobs = score(sampler.model, row.prompt_ids).tolist()
         decode = sampler.tokenizer.incremental_decoder()
         decode([first])
         tokens = [decode([i]) for i in ids]
