@@ -51,7 +51,7 @@ def attend(
                 q_BHTD.float(), k_BGSD.float(), v_BGSE.float(), mask, dropout=dropout, **options
             )
         return mixed_BHTE.type_as(q_BHTD)
-    # on a CPU, matmuls in bf16 and for up to 512 tokens, and torch's kernel else
+    # on a CPU: matmuls in bf16 for up to 512 tokens, else torch's kernel
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls_on_cuda(q_BHTD, mask.bias)
     else:

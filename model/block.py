@@ -82,8 +82,8 @@ class Block(nn.Module):
 
     def arguments_of(self, name: str, context: AttentionContext) -> dict[str, Any]:
         """What this part's forward takes besides x, by the names of its parameters. Those of this
-        project give attention(x, mask=..., rotate=..., cache=...) and ffn(x); a part of one's own may
-        read other fields of the context."""
+        project give attention(x, mask=..., rotate=..., cache=...) and ffn(x); a part of one's own
+        may read other fields of the context."""
         own = context.states.get(name)
         names = self.reads[name]
         return {key: own if key == "cache" else getattr(context, key) for key in names}

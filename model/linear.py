@@ -12,9 +12,9 @@ from model.cuda import joins_maps
 
 
 def project(x: Tensor, *maps: Any) -> Sequence[Tensor]:
-    """Each map of x, as the last line computes it; from one matmul where that is faster. For inference the maps are merged (see
-    Part). In training on a CPU their weights are joined at each call: x is then read and cast once,
-    which saves 2 % of a default step."""
+    """Each map of x, as the last line computes it; from one matmul where that is faster. For
+    inference the maps are merged (see Part). In training on a CPU their weights are joined at each
+    call: x is then read and cast once, which saves 2 % of a default step."""
     if isinstance(maps[0], Part):
         outputs = maps[0].whole(x)
         return [outputs[..., part.channels] for part in maps]
