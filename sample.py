@@ -84,9 +84,10 @@ class Sampler:
         rules = self.tokenizer.files.get("generation_config.json")  # of an imported model
         self.rules = generation_rules(rules, options) if rules else {}
 
-        # usually a decoder continues its prompt, with which the output begins
+        # usually a decoder continues its prompt, with which the output begins; the end of a template
+        # would end the text
         self.echoes = continues and not options.chat
-        before, after = self.tokenizer.template[0], []  # what follows a prompt would end the text
+        before, after = self.tokenizer.template[0], []
         self.empty = before or [self.tokenizer.specials["end"]]  # the ids of an empty prompt
         self.complete = self.generate  # yields the pieces of the texts of rows
         if not continues:

@@ -72,8 +72,8 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         if config.init_from is not None and stored is None:
             model = starting_model(config)
         world.wait()  # not limited by ddp_timeout: one process may tokenize a large text
-        is_held = world.is_main or world.parallel != "fsdp"
-        with torch.device("cpu" if is_held else "meta"):
+        has_weights = world.is_main or world.parallel != "fsdp"
+        with torch.device("cpu" if has_weights else "meta"):
             model = model or build_model(config.model, data.tokenizer.vocab_size, config.seed)
         if config.adapt["kind"] != "none":  # only a part of it is trained
             adapt(model, config.adapt, config.seed)
@@ -100,7 +100,9 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             last = final_loss(folder)  # if None, go on: no step is left, only the last evaluation
             if last is not None:
                 return last
-        build_schedule(config.schedule, run_length.steps)  # only checks the warmup: loop() uses one
+        build_schedule(
+            config.schedule, run_length.steps
+        )  # refuses a long warmup; loop() has its own
 
         # torch.compile (in place, but eager in eval mode) and DDP, for training steps only:
         # evaluations and samples have other shapes
@@ -180,7 +182,7 @@ def loop(
         batch = next(batches)
         result = update(run, train_module, batch, clock)
         state.step += 1
-        state.tokens += batch.n_tokens  # of the whole batch, over all processes
+        state.tokens += batch.n_tokens  # share() keeps the number of the whole batch
         state.seconds = result.clock
         if run.ema:
             run.ema.update(state.step)

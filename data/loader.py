@@ -121,7 +121,7 @@ def prefetch(
 ) -> Iterator:
     """map(function, items), in threads that are some items ahead."""
     with ThreadPoolExecutor(workers) as threads:
-        futures = (threads.submit(function, item) for item in items)  # lazily
+        futures = (threads.submit(function, item) for item in items)  # once it is asked for
         running = deque(islice(futures, ahead))
         while running:
             running.extend(islice(futures, 1))

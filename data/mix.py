@@ -114,7 +114,7 @@ def hold_out_of_all(sources: list[Source]) -> HeldOut:
     files = [part for source in sources for part in source.validation_sources()]
     in_files = [(key, 0.0) for part in files for key, _ in hashed_documents(part, [])]
     shares = sorted(shares, key=itemgetter(1)) + in_files  # the last one counts
-    return HeldOut(dict(shares), max(part.fraction for part in alone))
+    return HeldOut(dict(shares), max(part.held_out_fraction for part in alone))
 
 
 # ---- loaders

@@ -64,7 +64,7 @@ def prepare(
     """The corpus of a source, from the cache or built now. chosen: what a mix holds out."""
     options = options_of(source, trainer, specials)
     code = code_of(source) + code_of(trainer) if LOADED else ""
-    content = [source.version(), options + code, *(chosen or ())]  # the fields of HeldOut
+    content = [source.version(), options + code, *(chosen or ())]  # else it follows from the files
 
     def build(draft: Path) -> None:
         held_out = chosen or hold_out(source)
@@ -139,7 +139,7 @@ def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Itera
             label = texts.pop() if source.input_kind == "labels" else None
             yield Chunk(split, texts, True, document.name, label)
             continue
-        # with the next chunk, which is never empty
+        # with the next chunk; "" marks the end, because no chunk is empty
         for text, following in pairwise(chain(rechunk(document.chunks()), [""])):
             yield Chunk(split, [text], is_last=not following)
 

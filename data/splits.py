@@ -22,10 +22,10 @@ class HeldOut(NamedTuple):
     """What is held out for validation, by the hash of each document."""
 
     train_shares: dict[str, float]  # for exceptions: the share of a document that is for training
-    fraction: float  # of all other documents, held out
+    held_out_fraction: float  # of all other documents
 
     def train_share(self, key: str) -> float:
-        return self.train_shares.get(key, float(int(key, 16) / 2**64 > self.fraction))
+        return self.train_shares.get(key, float(int(key, 16) / 2**64 > self.held_out_fraction))
 
 
 def hold_out(source: Source) -> HeldOut:

@@ -32,6 +32,24 @@ class Mask(NamedTuple):
         return scores_BHTS
 
 
+def attention_weights(
+    q_BHTD: Tensor,
+    k_BGSD: Tensor,
+    mask: Mask,
+    *,
+    scale: float | None = None,
+    logit_softcap: float | None = None,
+) -> Tensor:
+    """The softmax of the scores, along the keys: each row sums to one."""
+    if scale is None:
+        scale = q_BHTD.shape[-1] ** -0.5
+    queries = group_queries(q_BHTD * scale, k_BGSD)
+    scores_BHTS = ungroup_queries(queries @ k_BGSD.mT, q_BHTD)  # q k' * scale
+    scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
+    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
+    return weights_BHTS
+
+
 def attend(
     q_BHTD: Tensor,
     k_BGSD: Tensor,
@@ -63,24 +81,6 @@ def attend(
     weights = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE)
     mixed_BHTE = ungroup_queries(weights @ v_BGSE, q_BHTD)
     return mixed_BHTE
-
-
-def attention_weights(
-    q_BHTD: Tensor,
-    k_BGSD: Tensor,
-    mask: Mask,
-    *,
-    scale: float | None = None,
-    logit_softcap: float | None = None,
-) -> Tensor:
-    """The softmax of the scores, along the keys: each row sums to one."""
-    if scale is None:
-        scale = q_BHTD.shape[-1] ** -0.5
-    queries = group_queries(q_BHTD * scale, k_BGSD)
-    scores_BHTS = ungroup_queries(queries @ k_BGSD.mT, q_BHTD)  # q k' * scale
-    scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
-    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
-    return weights_BHTS
 
 
 def attend_by_kernel(

@@ -54,6 +54,7 @@ class Block(nn.Module):
         self.cross: Any = cross
         self.ffn = ffn
         basic = {"mask", "rotate", "cache"}  # every attention must take them
+        # usually attention(x, mask=..., rotate=..., cache=...) and ffn(x)
         self.reads = {"attention": basic | fields_read_by(attention), "ffn": fields_read_by(ffn)}
         self.make_norms(norm)
         self.drop = nn.Dropout(dropout)
@@ -81,9 +82,8 @@ class Block(nn.Module):
         return self.ffn(x, **self.arguments_of("ffn", context))
 
     def arguments_of(self, name: str, context: AttentionContext) -> dict[str, Any]:
-        """What this part's forward takes besides x, by the names of its parameters. Those of this
-        project give attention(x, mask=..., rotate=..., cache=...) and ffn(x); a part of one's own
-        may read other fields of the context."""
+        """What this part's forward takes besides x: the fields of the context for which it has
+        parameters."""
         own = context.states.get(name)
         names = self.reads[name]
         return {key: own if key == "cache" else getattr(context, key) for key in names}

@@ -15,7 +15,7 @@ class Slots:
         self.length = 0  # slots that are in use
         self.new: Any = slice(0)  # those of the tokens that were read last
 
-    def next(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def reserve(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """The slots of n new tokens, and all slots that they may read, including their own."""
         start = self.length
         end = start + n
@@ -85,7 +85,7 @@ class KVCache(State):
                 self.buffers.append(tensor.new_zeros(*outer, self.slots.size, width))
 
         for buffer, tensor in zip(self.buffers, new, strict=True):
-            buffer[..., self.slots.new, :] = tensor
+            buffer[..., self.slots.new, :] = tensor  # reserved by the stack
         seen = self.slots.seen(self.window)
         return [buffer[..., seen, :] for buffer in self.buffers]
 

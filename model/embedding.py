@@ -12,14 +12,6 @@ from model.mlm import MLMTransform
 from model.norm import LayerNorm, MakeNorm
 
 
-def make_table(size: int, width: int) -> nn.Embedding:
-    """A vector for each id. On the meta device none is drawn: for that, torch would import
-    torch._dynamo, which takes 0.8 s."""
-    if torch.empty(0).is_meta:
-        return nn.Embedding.from_pretrained(torch.empty(size, width), freeze=False)
-    return nn.Embedding(size, width)
-
-
 class Embedding(nn.Module):
     """Token embeddings, optionally scaled as in the original Transformer, or with segment
     embeddings as in BERT."""
@@ -48,6 +40,14 @@ class Embedding(nn.Module):
         if self.types is not None:  # without types, all tokens are of the first segment
             x = x + (self.types.weight[0] if types_BT is None else self.types(types_BT))
         return x
+
+
+def make_table(size: int, width: int) -> nn.Embedding:
+    """A vector for each id. If meta is the default device, none is drawn: for that, torch would import
+    torch._dynamo, which takes 0.8 s."""
+    if torch.empty(0).is_meta:
+        return nn.Embedding.from_pretrained(torch.empty(size, width), freeze=False)
+    return nn.Embedding(size, width)
 
 
 class Head(nn.Module):

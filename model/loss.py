@@ -29,7 +29,7 @@ def loss(
     targets: Tensor,
     count: int | None = None,
     weights: Tensor | None = None,
-    differentiate: Callable[..., Any] | None = None,  # a compiled chunk_gradients
+    differentiate: Callable[..., Any] | None = None,  # chunk_gradients, perhaps compiled
     **options: Any,  # of chunk_loss
 ) -> tuple[Tensor, int]:
     """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
@@ -54,8 +54,8 @@ def loss(
         size = max(size, 2**20 // head.map.out_features)  # a million logits
     options["logit_softcap"] = head.logit_softcap
     if torch.is_grad_enabled():
-        gradients_of = partial(differentiate or chunk_gradients, **options)
-        return loss_with_gradients(gradients_of, size, labels, hidden, parameters), count
+        differentiate = partial(differentiate or chunk_gradients, **options)
+        return loss_with_gradients(differentiate, size, labels, hidden, parameters), count
 
     total = hidden.new_zeros(())
     for rows, *chunk in chunks(size, hidden, *labels):
@@ -140,7 +140,8 @@ def chunk_gradients(
     whose last columns pad the vocabulary and are -inf."""
 
     def function(rows_NC: Tensor, *trained: Tensor) -> Tensor:
-        # in bfloat16 a sum over the vocabulary would be off by a percent
+        # without `trained`, the head is frozen. In bfloat16 a sum over the vocabulary would be off by
+        # a percent
         logits = F.linear(rows_NC, *(trained or parameters)).to(exact_dtype(rows_NC))
         if rows_NC.device.type in UNSLICED and not any(options.values()):
             # columns of padding are hidden: 50,257 of 50,304 would be read at half the speed
@@ -184,7 +185,7 @@ class CrossEntropy(torch.autograd.Function):
         index_N1 = targets_N[:, None]
         ctx.save_for_backward(probs_NV, index_N1)
 
-        # probs is exp(logits - log_sum), so its largest entry gives log_sum exactly
+        # log_sum = max(logits) - log(max(probs)), exactly: probs is exp(logits - log_sum)
         log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
         return log_sum_N.sum() - logits_NV.gather(-1, index_N1).sum()
 

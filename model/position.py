@@ -66,7 +66,7 @@ class Rope(Position):
         inv_freq = self.scaling(inv_freq)
 
         angle = pos[:, None, :, None] * inv_freq
-        angle = torch.cat([-angle, angle], -1)  # of both channels: sin(-a) is -sin(a)
+        angle = torch.cat([-angle, angle], -1)  # cos is even, sin is odd
         cos = angle.cos()
         sin = angle.sin()
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# dicts of kinds, such as BLOCKS, come from the last file that adds to them
 from configs.registry import build, parameters_of
 from configs.schema import ModelConfig
 from model.attend import Mask
@@ -15,6 +14,8 @@ from model.attention import Attention
 from model.block import AttentionContext, Block
 from model.cache import Caches, Slots
 from model.masks import make_cross_mask, make_mask
+
+# dicts of kinds, such as ATTENTIONS, come from the last file that adds to them
 from model.mla import ATTENTIONS
 from model.moe import FFNS
 from model.norm import norm_factory
@@ -95,8 +96,8 @@ class Stack(nn.Module):
         memory_visible: like visible, for the memory."""
         q_slots = k_slots = torch.arange(x.shape[1], device=x.device)
         if caches:
-            q_slots, k_slots = caches.slots.next(len(q_slots), x.device)
-        q_pos, k_pos = self.positions(q_slots, k_slots, visible, documents)
+            q_slots, k_slots = caches.slots.reserve(len(q_slots), x.device)
+        q_pos, k_pos = self.position_numbers(q_slots, k_slots, visible, documents)
         memory_mask = Mask() if memory_visible is None else make_cross_mask(memory_visible)
         common = AttentionContext(
             memory=memory,
@@ -108,12 +109,13 @@ class Stack(nn.Module):
         )
 
         def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:
+            """contexts() calls it, once for each position encoding and window."""
             seen = caches.slots.seen(window) if caches else slice(None)
             seen_pos = k_pos[:, seen]
             bias = position.bias(q_pos, seen_pos)
             is_square = seen_pos.shape == q_pos.shape
-            # without a bias if only later tokens are hidden: a square has torch's causal flag, and
-            # a single query is the newest (`visible` hides empty slots of a cache)
+            # no tensor is needed if only later tokens are hidden: torch has a flag for a square, and
+            # a single query is the newest token (if a cache has empty slots, `visible` hides them)
             is_plain = is_square or len(q_slots) == 1
             hides = any(each is not None for each in (window, visible, documents, bias))
             if is_plain and not hides:
@@ -140,7 +142,7 @@ class Stack(nn.Module):
         context = context_of(self.position, rotate, window)
         return [context] * len(self.blocks)
 
-    def positions(
+    def position_numbers(
         self, q_slots: Tensor, k_slots: Tensor, visible: Tensor | None, documents: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Positions of the new tokens, (1|B, T), and of all keys with the cached ones, (1|B, S)."""

@@ -31,7 +31,7 @@ class Checkpointer:
         self.unchanging: list[Any] = []  # what no step may change; begin() sets it
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        # the best step, until it is written: if the disk fails, each later save tries it again first
+        # the best step, until it is written: if it failed at step 4, the save of step 5 writes both
         self.unsaved_best: list[tuple] = []
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
         self.failures = 0  # in a row

@@ -55,9 +55,9 @@ class Run(NamedTuple):
 
     @contextmanager
     def swapped(self, *others: Any) -> Iterator[ExitStack]:
-        """A context without gradients, in which a schedule-free optimizer (one with a swap()), or
-        one of the others, has put the weights to evaluate in the place of those that it trains.
-        Others may be None."""
+        """A context without gradients, and usually no more. In it a schedule-free optimizer (one
+        with a swap()), or one of the others, has put the weights to evaluate in the place of those
+        that it trains. Others may be None."""
         with torch.no_grad(), ExitStack() as stack:
             for owner in (*self.optimizers, *others):
                 if hasattr(owner, "swap"):

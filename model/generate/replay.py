@@ -34,7 +34,7 @@ class FixedSlots(Slots):
         super().__init__(slots.size)
         self.new = torch.tensor([slots.length - 1], device=device)
 
-    def next(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def reserve(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
         self.new += n
         return self.new, torch.arange(self.size, device=device)
 
