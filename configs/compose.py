@@ -54,7 +54,7 @@ def compose_node(overrides: Sequence[str]) -> DictConfig:
 def prepare_arguments(arguments: Sequence[str]) -> list[str]:
     """A command line in Hydra's form: flags first, verbatim values quoted, implied settings
     added."""
-    "".join(arguments).encode()  # refuses what is not UTF-8 now: it could not be written later
+    "".join(arguments).encode()  # refuses now what is not UTF-8: it could not be written later
     parser = get_args_parser()
     parser.exit_on_error = False
     parsed, unknown = parser.parse_known_intermixed_args(arguments)

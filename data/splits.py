@@ -54,9 +54,10 @@ def split_documents(
     parts = source.validation_sources()
     for key, document in hashed_documents(source, skipped):
         share = held_out.train_share(key)
-        pieces = (
-            cut(document, share) if 0 < share < 1 else [(TRAIN if share else VALIDATION, document)]
-        )
+        if 0 < share < 1:
+            pieces = list(cut(document, share))
+        else:
+            pieces = [(TRAIN if share else VALIDATION, document)]
         # a source with validation files holds out nothing else, also in a mix
         yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
     for part in parts:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 class Slots:
     """Where tokens are stored: the t-th token of each row, padding included, has slot t in every
-    layer. On a GPU, replay.py replaces them by slots that do not grow."""
+    layer. On a GPU, replay.py may replace them by slots that do not grow."""
 
     def __init__(self, size: int):
         self.size = size

@@ -10,7 +10,6 @@ import torch
 from model import cpu
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-CONFIGURED = "as configured"
 
 
 class Precision(NamedTuple):
@@ -69,7 +68,7 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
         return gpu_precision(device, precision)
     if precision != "auto":
         is_slow = device.type == "cpu" and precision != "fp32" and not cpu.fast_bf16()
-        reason = CONFIGURED + ", though slow on this cpu" * is_slow
+        reason = "as configured" + ", though slow on this cpu" * is_slow
         return Precision(device, DTYPES[precision], reason)
     feature = cpu.fast_bf16() if device.type == "cpu" else None
     if feature:
@@ -86,7 +85,7 @@ def gpu_precision(device: torch.device, precision: str) -> Precision:
     if precision == "bf16" and not has_bf16:
         raise ValueError("this GPU has no native bf16 matmul; choose precision=fp16 or fp32")
     if precision != "auto":
-        return Precision(device, DTYPES[precision], CONFIGURED)
+        return Precision(device, DTYPES[precision], "as configured")
     if has_bf16:
         return Precision(device, torch.bfloat16, "GPU has native bf16 matmul")
     return Precision(device, torch.float16, "GPU lacks native bf16 matmul")

@@ -1,6 +1,7 @@
 """Token shift and bigrams: each token also reads the one before, which attention would otherwise
 have to find."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ class ShiftBlock(Block):
         ffn: nn.Module,
         norm: MakeNorm,
         d_model: int,
-        rows: Count | None = None,
+        rows: Count,
         cross: Attention | None = None,
         dropout: float = 0.0,
         layer: int = 0,
@@ -99,4 +100,5 @@ class ShiftBlock(Block):
         return super().self_attend(x, context)
 
 
-BLOCKS["shift"] = BLOCKS["shift_bigram"] = ShiftBlock
+BLOCKS["shift"] = partial(ShiftBlock, rows=0)  # type: ignore[assignment]
+BLOCKS["shift_bigram"] = ShiftBlock

@@ -86,9 +86,9 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         memory_visible: Tensor | None = None,
     ) -> tuple[Tensor, list[AttentionContext]]:
-        """Returns (the positions of the new tokens, the context of each layer). In a decoder, if
-        nothing is cached, padded or cut, the positions are 0 to T - 1, and all layers share one
-        causal mask.
+        """Returns (the positions of the new tokens, the context of each layer). In a decoder without
+        windows, if nothing is cached or padded and there are no documents, the positions are 0 to
+        T - 1, and all layers share one causal mask.
 
         tokens: (B, T), for parts that read them. visible: (B, S or more), false at padding, with
         a column for each cached token; once given, it must be given at every later step. documents:

@@ -49,9 +49,10 @@ class Transformer(nn.Module):
 
 
 class Decoder(Transformer):
-    """tokens: (B, T). visible: (B, T), false at padding. Pass caches from new_caches to continue from
-    earlier tokens; visible, (B, S), then covers these, too. documents: (B, T), for training: the document number of each token. A
-    token sees only its own document, and positions restart in each."""
+    """tokens: (B, T). visible: (B, T), false at padding. Pass caches from new_caches to continue
+    from earlier tokens; visible, (B, S), then covers these, too. documents: (B, T), for training:
+    the document number of each token. A token sees only its own document, and positions restart in
+    each."""
 
     kind = "decoder"
 

@@ -1,7 +1,5 @@
 """What a model says while it is trained: the continuation of a validation text."""
 
-from typing import Any
-
 import torch
 
 from training.predictions import predict, predict_example
@@ -15,7 +13,7 @@ def sample(run: Run) -> dict[str, str]:
     batch = next(run.data.validation.evaluation(1))
     with run.evaluating():
         if run.model.kind != "decoder" or run.data.objective.input_kind != "text":
-            row: dict[str, Any] = predict_example(run, batch)
+            row = predict_example(run, batch)
         else:
             prompt = batch.inputs["tokens"][0, :PROMPT_TOKENS].tolist()
             row = {"prompt": prompt, "continuation": continuation(run, prompt)}
@@ -24,8 +22,9 @@ def sample(run: Run) -> dict[str, str]:
 
 
 def continuation(run: Run, prompt: list[int]) -> list[int]:
-    """The likeliest next token, again and again. Each pass reads the whole text, as in training;
-    sample.py keeps keys and values instead (model/generate/decode.py), with the same result."""
+    """The likeliest next token, again and again. Each pass reads the newest tokens that fit, as in
+    training. sample.py keeps keys and values instead (model/generate/decode.py): up to rounding,
+    the result is the same until the context is full."""
     model = run.model
     if hasattr(model, "generate"):  # of a custom architecture
         return predict(run, [prompt], NEW_TOKENS)[0]
