@@ -47,7 +47,7 @@ def run_command(main: Callable[[], Any]) -> int:
     try:
         main()
         sys.stdout.flush()
-    except BaseException as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         return exit_code(error)
     return 0
 
@@ -68,13 +68,14 @@ def run_hydra(main: Callable[[], Any]) -> int:
 
 
 def exit_code(error: Any) -> int:
-    """The exit code of a command that ends with this error, which is printed if it is one."""
+    """The exit code of a command that ends with this error, which is printed if it is one. Within
+    Hydra, an interrupt is only the context of another error."""
     if isinstance(error, SystemExit):
         return int(error.code or 0)
     if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as if by SIGPIPE
-    if KeyboardInterrupt in (type(error), type(error.__context__)):  # the latter within Hydra
+    if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
         return 130
     return report(error)
 

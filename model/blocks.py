@@ -21,16 +21,16 @@ class PostNormBlock(Block):
 
     needs_final_norm = False
 
-    def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
-        sum_BTC = x + self.drop(layer(x))
+    def residual(self, x: Tensor, sublayer: SubLayer, norm: nn.Module) -> Tensor:
+        sum_BTC = x + self.drop(sublayer(x))
         return norm(sum_BTC)
 
 
 class Olmo2Block(Block):
     """Only the outputs of sub-layers are normalized (arxiv.org/abs/2501.00656)."""
 
-    def residual(self, x: Tensor, layer: SubLayer, norm: nn.Module) -> Tensor:
-        normed_BTC = norm(layer(x))
+    def residual(self, x: Tensor, sublayer: SubLayer, norm: nn.Module) -> Tensor:
+        normed_BTC = norm(sublayer(x))
         return x + self.drop(normed_BTC)
 
 

@@ -43,8 +43,8 @@ class Embedding(nn.Module):
 
 
 def make_table(size: int, width: int) -> nn.Embedding:
-    """A vector for each id. If meta is the default device, none is drawn: for that, torch would import
-    torch._dynamo, which takes 0.8 s."""
+    """A vector for each id. If meta is the default device, none is drawn: for that, torch would
+    import torch._dynamo, which takes 0.8 s."""
     if torch.empty(0).is_meta:
         return nn.Embedding.from_pretrained(torch.empty(size, width), freeze=False)
     return nn.Embedding(size, width)

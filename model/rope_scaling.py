@@ -1,5 +1,5 @@
-"""RoPE scaling: lower frequencies, for a longer context than in training. Each kind maps inv_freq to
-a new one."""
+"""RoPE scaling: lower frequencies, for a longer context than in training. Each kind maps inv_freq
+to a new one."""
 
 import math
 from dataclasses import dataclass

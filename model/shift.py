@@ -72,8 +72,8 @@ class Bigram(nn.Module):
 
 
 class ShiftBlock(Block):
-    """Pre-norm, with a token shift between norm and attention. With `rows`, the first layer also adds
-    the vectors of pairs to its input."""
+    """Pre-norm, with a token shift between norm and attention. If there are `rows`, the first layer
+    also adds the vectors of pairs to its input."""
 
     def __init__(
         self,

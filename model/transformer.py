@@ -26,7 +26,7 @@ def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:
 
 
 class Transformer(nn.Module):
-    """Base of the architectures: hidden() returns the last hidden states, forward() their logits."""
+    """Base of the architectures: hidden() returns the last hidden states, forward() the logits."""
 
     kind: str
     make_stacks: Callable[..., None]

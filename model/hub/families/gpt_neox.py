@@ -1,5 +1,6 @@
 """Classes with query, key and value in one matrix, head by head. GPT-NeoX (Pythia): a parallel
-block with two norms, and rope on a part of each head. Persimmon: queries and keys have layer norms."""
+block with two norms, and rope on a part of each head. Persimmon: queries and keys have layer
+norms."""
 
 from collections.abc import Callable
 
