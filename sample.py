@@ -7,7 +7,6 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from data.tokenizers.tokenizer import Template
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import LoadedRun, load_run
 from model.generate.beams import beam_search
-from model.generate.conversation import Conversation, with_answer
+from model.generate.conversation import Conversation, interact, with_answer
 from model.generate.decode import generator_of
 from model.generate.encoder import classified, filled, vectors
 from model.generate.logits_processor import LogitsProcessor, generation_rules
@@ -231,24 +230,6 @@ def as_json(row: Row) -> str:
         for name in ("text", "ids", "logprobs", "finish_reason"):
             fields[name] = getattr(row.stream, name)
     return json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n"
-
-
-def interact(sampler: Sampler) -> None:
-    """Read one prompt after another; an error or an interrupt ends only the current one."""
-    with suppress(ImportError):  # not available on every system
-        import readline  # noqa: F401  line editing and history
-    with suppress(EOFError):
-        while True:
-            try:
-                prompt = input("> " if sys.stdin.isatty() else "")
-                if not sampler.options.chat:
-                    sampler.answer([prompt])
-                elif prompt.strip():
-                    sampler.chat.reply(prompt)
-            except ValueError as error:
-                print(f"error: {error}", file=sys.stderr)
-            except KeyboardInterrupt:
-                print()
 
 
 def main(args: list[str] | None = None) -> None:

@@ -149,8 +149,8 @@ def loop(
     schedule = build_schedule(config.schedule, run_length.steps)
 
     def read(step: int) -> Batch:
-        rows = data.train.batch(step).share(*world.share)  # the rows of this process
-        return rows.pinned() if world.device.type == "cuda" else rows
+        rows = data.train.batch(step).share(world.rank, world.size)  # the rows of this process
+        return rows.map_tensors(Tensor.pin_memory) if world.device.type == "cuda" else rows
 
     batches = prefetch(read, itertools.count(state.step))
     start = time.perf_counter() - state.seconds

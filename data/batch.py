@@ -39,9 +39,6 @@ class Batch:
         is_gpu = device.type == "cuda"  # elsewhere a copy may be read before it has arrived
         return self.map_tensors(lambda x: x.to(device, non_blocking=is_gpu))
 
-    def pinned(self) -> "Batch":
-        return self.map_tensors(Tensor.pin_memory)
-
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of the rows: a micro-batch."""
         return self.map_tensors(lambda x: x[start:stop]).recount()

@@ -24,7 +24,6 @@ class Loader:
     """Batches of one split."""
 
     n = 0  # examples
-    n_too_long = 0  # those that do not fit in the context
     part: TokenFile
     objective: Any
     tokenizer: Tokenizer

@@ -20,7 +20,6 @@ HINT = (
     "set data.encoding, use data=table for a table, or select files with a glob such as "
     "'folder/**/*.txt'"
 )
-
 HIDDEN = r"\..*"
 # parts of the standard library with little to learn: tests, tools, other packages, character tables
 NOT_LIBRARY = (

@@ -46,7 +46,7 @@ def attention_weights(
     queries = group_queries(q_BHTD * scale, k_BGSD)
     scores_BHTS = ungroup_queries(queries @ k_BGSD.mT, q_BHTD)  # q k' * scale
     scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
-    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)  # along the keys
+    weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)
     return weights_BHTS
 
 

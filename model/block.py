@@ -98,7 +98,7 @@ class Block(nn.Module):
         MemoryCache."""
         parts: Any = self.named_children()
         states = {name: part.new_cache(slots) for name, part in parts if hasattr(part, "new_cache")}
-        return states | {"cross": MemoryCache()}  # empty without cross-attention
+        return states if self.cross is None else states | {"cross": MemoryCache()}
 
 
 BLOCKS: Registry[type[Block]] = Registry(pre=Block)  # blocks.py has the others

@@ -55,8 +55,9 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
     checkpoint = find(folder, which)
     node = config.get("adapt", {"kind": "none"})
     is_adapted = node["kind"] != "none"
+    model_config = construct("model.", ModelConfig, config["model"])
     with torch.device("meta"):  # allocates no weights: they come from the files
-        model = build_model(model_config(config["model"]), tokenizer.vocab_size)
+        model = build_model(model_config, tokenizer.vocab_size)
         if is_adapted:
             adapt(model, node)
     tensors = dict(read_tensors(checkpoint / "model.safetensors", model_tensors(model)))
@@ -139,10 +140,6 @@ def check_code(folder: Path, config: dict[str, Any], code: dict[str, str]) -> No
     changed = [name for name, digest in code.items() if known.get(name, digest) != digest]
     if changed:
         warn(f"the code of {', '.join(changed)} has changed since {folder} was started")
-
-
-def model_config(node: dict[str, Any]) -> ModelConfig:
-    return construct("model.", ModelConfig, node)
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:

@@ -19,16 +19,19 @@ FAST_BF16 = {
 
 def prefers_matmuls_on_cpu(q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor) -> bool:
     """Whether explicit matmuls beat the fused kernel. They do up to 512 tokens: a step takes a
-    quarter less time, and that of a small GPT-2 40 % less; but not in full float32."""
+    quarter less time, and that of a small GPT-2 40 % less; but not in full float32, nor for the
+    prompt of a single text, which is short (up to 64 tokens, in a half to a quarter of the time)."""
     if not q_BHTD.is_cpu:
         return False
     if k_BGSD.shape[-1] != v_BGSE.shape[-1]:  # the fused kernel needs one width
         return True
     if q_BHTD.shape[-2] * k_BGSD.shape[-2] > 512 * 512:
         return False
-    if q_BHTD.dtype != torch.float32 or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return True
-    return torch.get_float32_matmul_precision() != "highest"
+    if torch.is_inference_mode_enabled() and len(q_BHTD) * q_BHTD.shape[-2] <= 64:
+        return False
+    return q_BHTD.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest"
 
 
 def float32_wins(q_BHTD: Tensor, k_BGSD: Tensor) -> bool:

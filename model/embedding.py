@@ -31,15 +31,18 @@ class Embedding(nn.Module):
     def forward(self, tokens_BT: Tensor, types_BT: Tensor | None = None) -> Tensor:
         if tokens_BT.ndim != 2:
             raise ValueError(f"tokens must be a tensor of (B, T), not {tuple(tokens_BT.shape)}")
-        if self.types is None and types_BT is not None:
-            raise ValueError("types need model.embedding.type_vocab_size above 0")
-
         x = self.table(tokens_BT)
         if self.scale is not None:
             x = x * self.scale
-        if self.types is not None:  # without types, all tokens are of the first segment
-            x = x + (self.types.weight[0] if types_BT is None else self.types(types_BT))
+        if self.types is not None or types_BT is not None:
+            x = x + self.segment(types_BT)
         return x
+
+    def segment(self, types_BT: Tensor | None) -> Tensor:
+        """The segment embedding of each token; without types, all are of the first segment."""
+        if self.types is None:
+            raise ValueError("types need model.embedding.type_vocab_size above 0")
+        return self.types.weight[0] if types_BT is None else self.types(types_BT)
 
 
 def make_table(size: int, width: int) -> nn.Embedding:

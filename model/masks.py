@@ -1,4 +1,7 @@
-"""Masks that hide more than later tokens: windows, padding and documents; or that add a bias."""
+"""Masks that hide more than later tokens: windows, padding and documents; or that add a bias. And
+positions in documents, or beside padding."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,3 +48,13 @@ def make_mask(
 def make_cross_mask(visible: Tensor) -> Mask:
     """The mask of cross-attention hides only the padding of the memory."""
     return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))
+
+
+def renumbered(q_slots: Tensor, k_slots: Tensor, visible: Any, documents: Any) -> Any:
+    """Positions that begin anew in each document, or at the first visible token, so that left
+    padding changes nothing."""
+    if documents is not None:  # searchsorted finds the first token of the same document
+        pos = q_slots - torch.searchsorted(documents, documents)
+        return pos, pos
+    first_B1 = visible.int().argmax(-1, keepdim=True)
+    return q_slots - first_B1, k_slots - first_B1

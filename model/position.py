@@ -103,6 +103,4 @@ SCALINGS = Registry(
     linear=LinearScaling,
     llama3=Llama3Scaling,
 )
-
-
 POSITIONS = Registry(none=Position, rope=Rope)  # positions.py has the others

@@ -13,11 +13,8 @@ from typing import Any
 from configs.errors import CheckpointError
 
 RUNS = Path("runs")
-
 STEP = "step-????????"  # a glob pattern
-
 FROZEN = "frozen.safetensors"  # weights that no step changes, so no checkpoint holds them
-
 FORMAT = 3
 
 

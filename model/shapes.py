@@ -179,7 +179,7 @@ def draw_mask(record: TensorRecord) -> list[str]:
     return lines
 
 
-def print_masks(model: nn.Module, records: list[TensorRecord]) -> None:
+def print_masks(records: list[TensorRecord]) -> None:
     masks = [draw_mask(record) for record in records] or [["no tensor is named weights_BHTS"]]
     width = max(len(line) for lines in masks for line in lines) + 1
     n_columns = max(1, 81 // width)
@@ -187,14 +187,6 @@ def print_masks(model: nn.Module, records: list[TensorRecord]) -> None:
         for lines in zip_longest(*masks[:n_columns], fillvalue=""):
             print("".join(f"{line:<{width}}" for line in lines).rstrip())
         masks = masks[n_columns:]
-
-    for record in records:
-        attention: Any = model.get_submodule(record.module)
-        window = attention.sliding_window or 0
-        if window > record.tensor.shape[-1]:
-            print(
-                f"{record.module}: its window is {window}, so it hides no key; try --length {window + 1}"
-            )
 
 
 def main(args: list[str] | None = None) -> None:
@@ -224,7 +216,7 @@ def main(args: list[str] | None = None) -> None:
     lengths = list(map(int, options.length.split(",")))
     steps = trace_forward(model, example_inputs(model.kind, lengths, options.padding))
     if options.mask:
-        print_masks(model, [record for record in steps if record.name == "weights_BHTS"])
+        print_masks([record for record in steps if record.name == "weights_BHTS"])
     else:
         print_walk(model, steps, options)
 

@@ -13,7 +13,7 @@ from model.attend import Mask
 from model.attention import Attention
 from model.block import AttentionContext, Block
 from model.cache import Caches, Slots
-from model.masks import make_cross_mask, make_mask
+from model.masks import make_cross_mask, make_mask, renumbered
 
 # dicts of kinds, such as ATTENTIONS, come from the last file that adds to them
 from model.mla import ATTENTIONS
@@ -150,14 +150,9 @@ class Stack(nn.Module):
         if limit is not None and len(k_slots) > limit:
             raise ValueError(f"{len(k_slots)} positions, but model.context_length is {limit}")
 
-        if documents is not None:  # searchsorted finds the first token of the same document
-            pos = q_slots - torch.searchsorted(documents, documents)
-            return pos, pos
-        if visible is None:
+        if visible is None and documents is None:
             return q_slots[None], k_slots[None]
-        # count from the first visible token, so that left padding changes nothing
-        first_B1 = visible.int().argmax(-1, keepdim=True)
-        return q_slots - first_B1, k_slots - first_B1
+        return renumbered(q_slots, k_slots, visible, documents)
 
 
 def make_block(config: ModelConfig, sizes: dict[str, Any], memory_width: int | None) -> Block:

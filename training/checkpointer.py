@@ -34,7 +34,7 @@ class Checkpointer:
         # the best step, until it is written: if it failed at step 4, the save of step 5 writes both
         self.unsaved_best: list[tuple] = []
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
-        self.failures = 0  # in a row
+        self.failures = 0
 
     def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:
         """Write what the run needs besides its checkpoints, after a check that these will fit on

@@ -39,11 +39,6 @@ class World(NamedTuple):
     def is_main(self) -> bool:
         return self.rank == 0  # it writes and prints
 
-    @property
-    def share(self) -> tuple[int, int]:
-        """The part of each batch that this process gets."""
-        return self.rank, self.size
-
     @torch.no_grad()
     def sum(self, *numbers: float | Tensor) -> Tensor:
         """Each number summed over all processes; nothing waits for the GPU until the sums are

@@ -60,7 +60,7 @@ def mean_losses(run: Run, batches: Iterable[Batch]) -> dict[str, float]:
     with run.evaluating():
         for batch in batches:
             counts[batch.source] += batch.count
-            share = batch.share(*world.share)
+            share = batch.share(world.rank, world.size)
             for micro_batch, _ in micro_batches(share, run.state.micro_batch_size, world.device):
                 losses[batch.source].append(run.loss_module(*micro_batch)["loss"])
     sums = {

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from configs.registry import Registry
-from model.moe import MixtureOfExperts
 from training.run import Run
 from training.trials import check_column
 
@@ -19,14 +18,4 @@ def measure(run: Run) -> dict[str, float]:
     return values
 
 
-def expert_load(run: Run) -> dict[str, float]:
-    """For ffn=moe: the tokens of the busiest expert in any layer, relative to an equal share, for
-    one validation example."""
-    batch = next(run.data.validation.evaluation(1)).to(run.world.device)
-    run.model.hidden(**batch.inputs)
-    mixtures = [part for part in run.model.modules() if isinstance(part, MixtureOfExperts)]
-    loads = [mixture.load_X.max().item() for mixture in mixtures]
-    return {"expert_load": max(loads)} if loads else {}
-
-
-METRICS: Registry[Callable[[Run], dict[str, float]]] = Registry(expert_load=expert_load)
+METRICS: Registry[Callable[[Run], dict[str, float]]] = Registry()  # those of user parts

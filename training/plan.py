@@ -2,6 +2,7 @@
 or for plan.world GPUs of the kind plan.gpu."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -67,8 +68,8 @@ def parameters_of_parts(model: nn.Module) -> str:
     sizes: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         # the part of a block, or of the model
-        part = name.partition(".blocks.")[2].partition(".")[2] or name
-        sizes[part.partition(".")[0]] += parameter.numel()
+        part, *_ = re.sub(r".*\.blocks\.\d+\.", "", name).split(".")
+        sizes[part] += parameter.numel()
     return ", ".join(f"{part} {size:,}" for part, size in sizes.most_common())
 
 

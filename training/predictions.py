@@ -153,7 +153,7 @@ def measure_accuracy(
     """The share of predictions that are correct, and what else is measured of a classifier."""
     # each process counts its own batches, but with FSDP all: a forward pass needs all processes
     world = run.world
-    rank, size = (0, 1) if world.parallel == "fsdp" else world.share
+    rank, size = (0, 1) if world.parallel == "fsdp" else (world.rank, world.size)
     n = len(run.model.classes or ())
     counts = np.zeros(n**2 or 2)
     with run.evaluating():

@@ -1,6 +1,7 @@
-"""Conversation: a chat with a run, in the template of its tokenizer."""
+"""Conversation: one prompt after another, or a chat in the template of a tokenizer."""
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 from configs.cli import print
@@ -48,3 +49,21 @@ class Conversation:
 def with_answer(row: Any) -> Messages:
     """The messages of a prompt, and the answer."""
     return [*row.prompt, {"role": "assistant", "content": row.stream.text}]
+
+
+def interact(sampler: Any) -> None:
+    """Read one prompt after another; an error or an interrupt ends only the current one."""
+    with suppress(ImportError):  # not available on every system
+        import readline  # noqa: F401  line editing and history
+    with suppress(EOFError):
+        while True:
+            try:
+                prompt = input("> " if sys.stdin.isatty() else "")
+                if not sampler.options.chat:
+                    sampler.answer([prompt])
+                elif prompt.strip():
+                    sampler.chat.reply(prompt)
+            except ValueError as error:
+                print(f"error: {error}", file=sys.stderr)
+            except KeyboardInterrupt:
+                print()

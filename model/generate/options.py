@@ -94,17 +94,28 @@ def add_options(parser: Any, table: str) -> None:
 
 
 def parse_options(args: list[str] | None = None) -> Namespace:
+    """The options, and the names of those that are given besides a prompt."""
     options, rest = make_parser().parse_known_args(args)
+    values = vars(options)
+    options.given = {name for name in values if values[name] != DEFAULTS.get(name)}
+    options.sampling = {name: values[name] for name in vars(Sampling()) if name in options.given}
     if rest:
         options.prompt = only_prompts(rest, options)
+    options.given -= {"prompt"}
+    if options.given:
+        check_options(options)
+    return options
+
+
+def check_options(options: Namespace) -> None:
+    """Refuse wrong values, and options that would be ignored, before a model is loaded. What is
+    compared with other programs is in float32, unless another precision is given."""
     check_value("--n", options.n, Count)
-    given = vars(options)
-    options.sampling = {name: given[name] for name in vars(Sampling()) if given[name] is not None}
-    construct("", Sampling, options.sampling)  # refuses wrong values before a model is loaded
+    construct("", Sampling, options.sampling)
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
     for name, suffixes in OUTPUTS.items():
-        path = given[name]
+        path = vars(options)[name]
         flag = f"--{name.replace('_', '-')}"
         if path and path.suffix not in suffixes:
             raise ValueError(f"{flag} must end in one of {', '.join(suffixes)}")
@@ -116,25 +127,18 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     else:
         refuse("system", options, "it is for --chat")
     if options.score:
-        refuse(
-            f"{GENERATION} chat embed no_stream {' '.join(OUTPUTS)}",
-            options,
-            "--score generates nothing",
-        )
+        names = f"{GENERATION} chat embed no_stream {' '.join(OUTPUTS)}"
+        refuse(names, options, "--score generates nothing")
     if options.embed is not None:
         check_value("--embed", options.embed, Pooling)
-        refuse(
-            f"{GENERATION} {' '.join(OUTPUTS)} json no_stream",
-            options,
-            "--embed prints a vector for each text, as JSON",
-        )
-    if (options.embed or options.explain or options.score) and options.precision == "auto":
-        options.precision = "fp32"  # their numbers are compared with others
+        names = f"{GENERATION} {' '.join(OUTPUTS)} json no_stream"
+        refuse(names, options, "--embed prints a vector for each text, as JSON")
     if options.beams is None:
         refuse("length_penalty", options, "it is for --beams")
     else:
         refuse(SAMPLING, options, "beam search does not sample")
-    return options
+    if (options.embed or options.explain or options.score) and options.precision == "auto":
+        options.precision = "fp32"
 
 
 def only_prompts(rest: list[str], options: Namespace) -> list[str]:
@@ -144,7 +148,7 @@ def only_prompts(rest: list[str], options: Namespace) -> list[str]:
             from configs.explain import did_you_mean
 
             flag = argument.partition("=")[0].replace("_", "-")
-            hint = did_you_mean(flag, [f"--{name.replace('_', '-')}" for name in vars(options)])
+            hint = did_you_mean(flag, re.findall(r"(?m)^--\S+", INPUTS + OPTIONS))
             raise ValueError(f"unknown option {argument}{hint}; see --help")
     refuse("prompt source file interactive chat", options, f"{rest[0]!r} is the prompt")
     return rest
@@ -152,6 +156,17 @@ def only_prompts(rest: list[str], options: Namespace) -> list[str]:
 
 def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
     """The sampling options for a model of this kind; `continues`: whether it continues a text."""
+    usual = {"temperature": 0.8 if continues else 0.0}
+    sampling = construct("", Sampling, usual | options.sampling)
+    if options.given:
+        check_kind(options, kind, continues)
+        if sampling.temperature == 0:
+            refuse(RANDOM, options, "greedy decoding (temperature 0) has one result")
+    return sampling
+
+
+def check_kind(options: Namespace, kind: str, continues: bool) -> None:
+    """Refuse what a model of this kind cannot do."""
     if options.embed and kind != "encoder":
         raise ValueError(f"--embed needs an encoder; model.kind is {kind}")
     if kind != "encoder_decoder":
@@ -162,17 +177,12 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
         refuse(f"{GENERATION} source slide chat explain", options, "this model is a classifier")
     if continues:
         refuse("source", options, "this model continues a --prompt")
-    usual = {"temperature": 0.8 if continues else 0.0}
-    sampling = construct("", Sampling, usual | options.sampling)
-    if sampling.temperature == 0:
-        refuse(RANDOM, options, "greedy decoding (temperature 0) has one result")
-    return sampling
 
 
 def refuse(names: str, options: Namespace, reason: str) -> None:
     """Refuse options that would be ignored."""
     for name in names.split():
-        if vars(options)[name] != DEFAULTS.get(name):
+        if name in options.given:
             raise ValueError(f"--{name.replace('_', '-')} has no effect: {reason}")
 
 

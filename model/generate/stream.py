@@ -11,7 +11,7 @@ class TextStream:
     def __init__(self, tokenizer: Any, stops: Sequence[str] = (), prefix: Sequence[int] = ()):
         self.decode = tokenizer.incremental_decoder(prefix)
         self.end_ids = tokenizer.end_ids
-        self.names = tokenizer.names  # of special tokens
+        self.names = tokenizer.names
         self.stops = stops
         self.text = ""
         self.pending = ""  # may be the beginning of a stop string

@@ -47,7 +47,7 @@ class Limited(nn.Module):
 
 def fit(module, *overrides, device="cuda", size=1, found=0, parallel="none"):
     """fit_micro_batch in one of `size` processes, each of a GPU."""
-    world = SimpleNamespace(size=size, share=(0, size), parallel=parallel, sum=torch.tensor)
+    world = SimpleNamespace(rank=0, size=size, parallel=parallel, sum=torch.tensor)
     world.precision = SimpleNamespace(autocast=nullcontext)
     world.device = SimpleNamespace(type=device)
     batch = Near({}, torch.zeros(ROWS, 1), ROWS)
