@@ -83,12 +83,12 @@ class Sampler:
         rules = self.tokenizer.files.get("generation_config.json")  # of an imported model
         self.rules = generation_rules(rules, options) if rules else {}
 
-        # usually a decoder continues its prompt, with which the output begins; the end of a template
-        # would end the text
+        # usually a decoder continues its prompt, with which the output begins
         self.echoes = continues and not options.chat
-        before, after = self.tokenizer.template[0], []
+        before = self.tokenizer.template[0]
+        after: list[int] = []  # the end of a template would end the text
         self.empty = before or [self.tokenizer.specials["end"]]  # the ids of an empty prompt
-        self.complete = self.generate  # yields the pieces of the texts of rows
+        self.complete = self.generate  # yields (row, the next piece of its text)
         if not continues:
             before, after = self.answer_instead(kind)
 

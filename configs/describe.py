@@ -25,7 +25,8 @@ def range_of(bounds: Any) -> str:
 
 def describe(annotation: Any, name: str = "") -> str:
     """name: that of the setting, for the names of a group."""
-    base, inner = get_origin(annotation), get_args(annotation)
+    base = get_origin(annotation)
+    inner = get_args(annotation)
     if is_dataclass(annotation):
         settings = ", ".join(f"{name}.{field.name}" for field in fields(annotation))
         return f"its settings one by one: {settings}"

@@ -48,7 +48,8 @@ def matches(value: Any, annotation: Any) -> bool:
     """Whether a value fits an annotation. The contents of lists and dicts are not checked."""
     if annotation in (Any, inspect.Parameter.empty):
         return True
-    base, inner = get_origin(annotation), get_args(annotation)
+    base = get_origin(annotation)
+    inner = get_args(annotation)
     if base is Annotated:
         plain, bounds = inner
         return matches(value, plain) and bounds.allow(value)

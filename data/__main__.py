@@ -27,22 +27,22 @@ def main(args: list[str] | None = None) -> None:
     tokenizer = init_tokenizer(config.init_from) if config.init_from else None
     loaders = load_data(config, tokenizer)
     train: Any = loaders.train
-    part = train.part
+    file = train.file
 
     kind, items = loaders.objective.input_kind, loaders.objective.items
     items, used = ("documents", items) if kind == "text" else (items, "used")
     print(f"{'':<11}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")
     for loader in (train, loaders.validation):
-        sizes = f"{loader.part.n_items:>13,}{loader.part.n_bytes:>15,}{loader.n_tokens:>15,}"
-        print(f"{loader.part.split:<11}{sizes}{loader.n:>12,}")
+        sizes = f"{loader.file.n_items:>13,}{loader.file.n_bytes:>15,}{loader.n_tokens:>15,}"
+        print(f"{loader.file.split:<11}{sizes}{loader.n:>12,}")
 
     vocab_size = f"vocab_size {loaders.tokenizer.vocab_size:,}"
     print(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
-    print(f"            {part.n_bytes / train.n_tokens:.2f} bytes per token (train)")
+    print(f"            {file.n_bytes / train.n_tokens:.2f} bytes per token (train)")
     print(f"objective   {loaders.objective_settings['kind']}")
     steps = f"{train.n / train.batch_size:,.1f} steps per epoch"
     print(f"batch size  {train.batch_size}, {steps}")
-    print(f"cached in   {part.folder}\n")
+    print(f"cached in   {file.folder}\n")
 
     batch = train.batch(0)
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.inputs.items())

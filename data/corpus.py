@@ -81,6 +81,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     source, objective, node = build_data(config)
     expand_user(source.cache).mkdir(parents=True, exist_ok=True)
 
+    # what makes the tokenizer: one of a pretrained model is only fitted to the data
     if tokenizer:
         trainer = fit_to(objective, tokenizer)
     else:

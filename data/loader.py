@@ -24,13 +24,13 @@ class Loader:
     """Batches of one split."""
 
     n = 0  # examples
-    part: TokenFile
+    file: TokenFile
     objective: Any
     tokenizer: Tokenizer
     batch_size: int
     seed: Any  # an integer; of a source in a mix, with its name
 
-    def ids(self, positions: ndarray) -> ndarray:
+    def example_ids(self, positions: ndarray) -> ndarray:
         """The examples at these positions of training, which takes each once per epoch."""
         return shuffled_ids(positions, self.n, self.seed)
 
@@ -61,11 +61,11 @@ class Loader:
     def evaluation_batch(self, ids: ndarray) -> Batch:
         return self.call_objective(*self.examples(ids))
 
-    def call_objective(self, *rows: Any, step: int | None = None) -> Batch:
+    def call_objective(self, *inputs: Any, step: int | None = None) -> Batch:
         """Call the objective's batch(), with the step if it has a parameter `step`."""
         build = self.objective.batch
         options = {"step": step} if "step" in signature(build).parameters else {}
-        return build(*rows, self.tokenizer, **options)
+        return build(*inputs, self.tokenizer, **options)
 
 
 @dataclass
@@ -74,17 +74,17 @@ class TokenLoader(Loader):
 
     def __post_init__(self) -> None:
         self.tokens_per_example = self.objective.seq_len
-        n_tokens = self.n_tokens = self.part.n_tokens
+        n_tokens = self.n_tokens = self.file.n_tokens
         self.n = (n_tokens - self.objective.lookahead) // self.tokens_per_example
         if self.n < 1:
             hint = "give more text, or change model.context_length or data.val_fraction"
             raise DataError(
-                f"{self.part.split} has {n_tokens} tokens, too few for an example; {hint}"
+                f"{self.file.split} has {n_tokens} tokens, too few for an example; {hint}"
             )
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
-        return self.read(self.ids(positions), self.seed, positions, step)
+        return self.read(self.example_ids(positions), self.seed, positions, step)
 
     def evaluation_batch(self, ids: ndarray) -> Batch:
         return self.read(ids, "evaluation", ids)
@@ -100,18 +100,18 @@ class TokenLoader(Loader):
 
     def example(self, i: int) -> list[ndarray]:
         size = self.objective.seq_len
-        return [self.part.text(i * size, size + self.objective.lookahead)]
+        return [self.file.text(i * size, size + self.objective.lookahead)]
 
     def widest(self) -> Batch:
         """A batch that needs the most memory. All are alike, except that an objective may make
         shorter ones at some steps; an evaluation has no step, so its batches are full."""
-        return self.evaluation_batch(self.ids(np.arange(self.batch_size)))
+        return self.evaluation_batch(self.example_ids(np.arange(self.batch_size)))
 
     def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
         """Ends with the tokens that are left after the last example, unless there is a limit."""
         yield from super().evaluation(limit)
         is_all = limit is None or limit >= self.n
-        if is_all and self.part.n_tokens - self.n * self.objective.seq_len > 1:
+        if is_all and self.file.n_tokens - self.n * self.objective.seq_len > 1:
             yield self.evaluation_batch(np.array([self.n]))
 
 

@@ -141,10 +141,10 @@ class MixLoader(Loader):
     def __init__(self, mix: Mix, loaders: list[Any], seed: int):
         self.mix = mix
         self.loaders = loaders
-        part: Any = JoinedFiles([loader.part for loader in loaders])
+        file: Any = JoinedFiles([loader.file for loader in loaders])
         first = loaders[0]
         # without the __post_init__ of TokenLoader and PairLoader
-        Loader.__init__(self, part, first.objective, first.tokenizer, first.batch_size, seed)
+        Loader.__init__(self, file, first.objective, first.tokenizer, first.batch_size, seed)
         sizes = [loader.n for loader in loaders]
         self.firsts = np.cumsum([0, *sizes[:-1]])
         self.n = sum(sizes)
@@ -152,13 +152,13 @@ class MixLoader(Loader):
         means = [loader.tokens_per_example for loader in loaders]
         self.tokens_per_example = np.average(means, weights=[*mix.weights.values()])
 
-    def ids(self, positions: ndarray) -> ndarray:
+    def example_ids(self, positions: ndarray) -> ndarray:
         """Each source goes through epochs of its own, as far as it is drawn."""
         ids = np.full(len(positions), -1)
         counts = self.mix.drawn(positions), self.mix.drawn(positions + 1)
         for loader, first, before, after in zip(self.loaders, self.firsts, *counts, strict=True):
             is_mine = after > before  # this position makes the count grow
-            ids[is_mine] = first + loader.ids(before[is_mine].astype(int))
+            ids[is_mine] = first + loader.example_ids(before[is_mine].astype(int))
         if ids.min() < 0:
             raise ValueError("drawn() of a mix must grow by one, in one source, at each position")
         return ids

@@ -23,7 +23,7 @@ class PairLoader(Loader):
     ids and mask."""
 
     def __post_init__(self) -> None:
-        starts, lengths = self.part.pairs()
+        starts, lengths = self.file.pairs()
         truncated = self.objective.truncated_lengths(lengths)
         is_too_long = (truncated < lengths).any(1)
         too_long = self.objective.too_long
@@ -34,14 +34,14 @@ class PairLoader(Loader):
 
         if kind == "chat":  # its second text is a mask of the answers
             for i in np.flatnonzero(is_too_long):
-                mask = self.part.text(starts[i, 1], truncated[i, 1])
+                mask = self.file.text(starts[i, 1], truncated[i, 1])
                 used[i] &= mask[1:].any()
 
         self.n_too_long = int(is_too_long.sum())
         if self.n_too_long:
             count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
             context = f"a context of {self.objective.context_length}"
-            problem = f"{count} of {self.part.split} are too long for {context}"
+            problem = f"{count} of {self.file.split} are too long for {context}"
             if too_long == "error" or not used.any():
                 name = "classify" if kind == "labels" else kind
                 truncate = f"objective={name} objective.too_long=truncate"
@@ -78,14 +78,15 @@ class PairLoader(Loader):
     def sorted_group(self, step: int, n_steps: int) -> ndarray:
         """The ids of a group, (batch, pair)."""
         positions = step * self.batch_size + np.arange(n_steps * self.batch_size)
-        ids = self.by_length(self.ids(positions))
+        ids = self.by_length(self.example_ids(positions))
         turns = permutation(np.arange(n_steps), n_steps, hash_seed("turns", self.seed, step))
         return ids.reshape(n_steps, self.batch_size)[turns]
 
     def by_length(self, ids: ndarray) -> ndarray:
         """Order ids so that neighbors have similar source and target lengths."""
         widths = self.objective.widths(self.lengths[ids])
-        first, last = widths[:, 0], widths[:, -1]  # the same, if a pair is one row
+        first = widths[:, 0]
+        last = widths[:, -1]  # the same, if a pair is one row
         return ids[np.lexsort((last, first // SIMILAR))]
 
     def widest(self) -> Batch:
@@ -97,4 +98,4 @@ class PairLoader(Loader):
 
     def example(self, i: int) -> list[ndarray]:
         """[source, target], or [ids, mask] of a conversation."""
-        return list(map(self.part.text, self.starts[i], self.lengths[i]))
+        return list(map(self.file.text, self.starts[i], self.lengths[i]))

@@ -64,7 +64,7 @@ def prepare(
     """The corpus of a source, from the cache or built now. chosen: what a mix holds out."""
     options = options_of(source, trainer, specials)
     code = code_of(source) + code_of(trainer) if LOADED else ""
-    content = [source.version(), options + code, *(chosen or ())]  # else it follows from the files
+    content = [source.version(), options + code, *(chosen or ())]  # hold_out() reads only the files
 
     def build(draft: Path) -> None:
         held_out = chosen or hold_out(source)

@@ -69,10 +69,9 @@ def attend(
                 q_BHTD.float(), k_BGSD.float(), v_BGSE.float(), mask, dropout=dropout, **options
             )
         return mixed_BHTE.type_as(q_BHTD)
-    # on a CPU: matmuls in bf16 for up to 512 tokens, else torch's kernel
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls_on_cuda(q_BHTD, mask.bias)
-    else:
+    else:  # in bf16 for 2 to 512 tokens
         by_matmuls = prefers_matmuls_on_cpu(q_BHTD, k_BGSD, v_BGSE)
     if logit_softcap is None and not by_matmuls:
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)

@@ -140,7 +140,7 @@ class MultiHeadAttention(Attention):
         if rotate is not None:
             q_BHTD = rotate(q_BHTD)
 
-        if keys is None:
+        if keys is None:  # k_BTW and v_BTW came with the queries, from one matmul
             k_BGSD, v_BGSE = self.keys_and_values(k_BTW, v_BTW, rotate, cache)
         else:
             k_BGSD, v_BGSE = self.read_memory(keys, values, rotate, cache)

@@ -84,9 +84,9 @@ class Block(nn.Module):
     def arguments_of(self, name: str, context: AttentionContext) -> dict[str, Any]:
         """What this part's forward takes besides x: the fields of the context for which it has
         parameters."""
-        own = context.states.get(name)
+        cache = context.states.get(name)  # a part's own
         names = self.reads[name]
-        return {key: own if key == "cache" else getattr(context, key) for key in names}
+        return {key: cache if key == "cache" else getattr(context, key) for key in names}
 
     def make_norms(self, norm: MakeNorm) -> None:
         self.attention_norm = norm()

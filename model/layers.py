@@ -4,14 +4,13 @@ kind changes in the parts of the model."""
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from configs.registry import build
 from configs.schema import ModelConfig
-from model.block import AttentionContext
 from model.position import Position
 from model.positions import POSITIONS
-from model.stack import ContextOf, Stack
+from model.stack import Stack
 
 PARTS = ("attention", "cross_attention", "ffn", "norm", "position", "block")
 
@@ -75,10 +74,5 @@ class LayeredStack(Stack):
                 raise ValueError(f"{name} adds to the embeddings: it is the same in all layers")
         self.layer_positions = nn.ModuleList(others)
 
-    def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
-        encodings: list[Any] = [self.position, *self.layer_positions]
-        rotations = [encoding.rotary(x, q_pos) for encoding in encodings]
-        contexts = {}
-        for index, window in dict.fromkeys(self.context_keys):
-            contexts[index, window] = context_of(encodings[index], rotations[index], window)
-        return [contexts[key] for key in self.context_keys]
+    def encodings(self) -> list[Any]:
+        return [self.position, *self.layer_positions]

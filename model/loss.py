@@ -1,6 +1,7 @@
-"""Cross-entropy that never holds the logits of a whole batch: loss() reads the positions in chunks.
-In training, chunk_gradients also computes the gradients of a chunk while its logits exist, and
-KnownGradients keeps them for the backward pass, which only scales them."""
+"""Cross-entropy, -log softmax(logits)[target], summed: chunk_loss. The logits of a whole batch are
+never held: loss() reads the positions in chunks. In training, chunk_gradients also computes the
+gradients of a chunk while its logits exist, and KnownGradients keeps them for the backward pass,
+which only scales them."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +24,40 @@ UNSLICED = ("cuda",)  # where the loss of all columns is faster than that of a s
 GPU_CHUNK = 4096  # small chunks leave a GPU idle, and move the gradient of the head more often
 
 
+def chunk_loss(
+    logits_NV: Tensor,
+    targets_N: Tensor,
+    weights_N: Tensor | None = None,
+    *,
+    logit_softcap: float | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> Tensor:
+    """The summed loss of a chunk of positions; it may be any differentiable function of logits and
+    targets. `weights` are factors of each position's cross-entropy; z_loss is the factor of
+    log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
+    logits_NV = soft_cap(logits_NV, logit_softcap)
+
+    cross_entropy = partial(F.cross_entropy, logits_NV, targets_N, label_smoothing=label_smoothing)
+    if weights_N is not None:
+        total = (cross_entropy(reduction="none") * weights_N).sum()
+    elif label_smoothing > 0 or not use_cpu_kernels(logits_NV):
+        total = cross_entropy(reduction="sum")
+    else:
+        total = CrossEntropy.apply(logits_NV, targets_N)  # the same, but faster
+
+    if z_loss > 0:
+        total = total + z_loss * logits_NV.logsumexp(-1).square().sum()
+    return total
+
+
 def loss(
     hidden: Tensor,
     head: Head,
     targets: Tensor,
     count: int | None = None,
     weights: Tensor | None = None,
-    differentiate: Callable[..., Any] | None = None,  # chunk_gradients, perhaps compiled
+    gradients_of_chunk: Callable[..., Any] | None = None,  # chunk_gradients, perhaps compiled
     **options: Any,  # of chunk_loss
 ) -> tuple[Tensor, int]:
     """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
@@ -54,8 +82,8 @@ def loss(
         size = max(size, 2**20 // head.map.out_features)  # a million logits
     options["logit_softcap"] = head.logit_softcap
     if torch.is_grad_enabled():
-        differentiate = partial(differentiate or chunk_gradients, **options)
-        return loss_with_gradients(differentiate, size, labels, hidden, parameters), count
+        gradients_of_chunk = partial(gradients_of_chunk or chunk_gradients, **options)
+        return loss_with_gradients(gradients_of_chunk, size, labels, hidden, parameters), count
 
     total = hidden.new_zeros(())
     for rows, *chunk in chunks(size, hidden, *labels):
@@ -64,35 +92,45 @@ def loss(
     return total, count
 
 
-def chunk_loss(
-    logits_NV: Tensor,
-    targets_N: Tensor,
-    weights_N: Tensor | None = None,
-    *,
-    logit_softcap: float | None = None,
-    label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
-) -> Tensor:
-    """The summed loss of a chunk of positions; it may be any differentiable function of logits and
-    targets. `weights` are factors of each position's cross-entropy; z_loss is the factor of
-    log(sum(exp(logits)))^2 (arxiv.org/abs/2204.02311)."""
-    logits_NV = soft_cap(logits_NV, logit_softcap)
+def chunk_gradients(
+    rows_NC: Tensor,
+    parameters: list[Tensor],
+    labels: Sequence[Tensor],
+    vocab_size: int,
+    head_is_trained: bool,
+    **options: Any,
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """The loss of a chunk and its gradients: those of its rows, and of the head's parameters (its
+    weight, and its bias if any) if it is trained. torch.compile makes one graph of this function,
+    which serves any number of chunks. On a GPU, while all options are off, chunk_loss gets logits
+    whose last columns pad the vocabulary and are -inf."""
 
-    cross_entropy = partial(F.cross_entropy, logits_NV, targets_N, label_smoothing=label_smoothing)
-    if weights_N is not None:
-        total = (cross_entropy(reduction="none") * weights_N).sum()
-    elif label_smoothing == 0 and use_cpu_kernels(logits_NV):
-        total = CrossEntropy.apply(logits_NV, targets_N)
-    else:
-        total = cross_entropy(reduction="sum")
+    def function(rows_NC: Tensor, *trained: Tensor) -> Tensor:
+        # without `trained`, the head is frozen
+        logits = F.linear(rows_NC, *(trained or parameters))
+        # in bfloat16, a sum over the vocabulary would be off by a percent
+        logits = logits.to(exact_dtype(rows_NC))
+        if rows_NC.device.type in UNSLICED and not any(options.values()):
+            # columns of padding are hidden: 50,257 of 50,304 would be read at half the speed
+            logits.detach()[:, vocab_size:] = -math.inf  # their gradient is 0
+        else:
+            logits = logits[:, :vocab_size]
+        return chunk_loss(logits, *labels, **options)
 
-    if z_loss > 0:
-        total = total + z_loss * logits_NV.logsumexp(-1).square().sum()
-    return total
+    inputs = [rows_NC, *parameters] if head_is_trained else [rows_NC]
+    if torch.compiler.is_compiling():
+        # the form that torch.compile can trace; in eager mode it would import the compiler
+        numbers = tuple(range(len(inputs)))
+        gradients, value = torch.func.grad_and_value(function, numbers)(*inputs)
+        return value, gradients
+
+    inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+    value = function(*inputs)
+    return value.detach(), torch.autograd.grad(value, inputs)
 
 
 def loss_with_gradients(
-    differentiate: Callable[..., Any],
+    gradients_of_chunk: Callable[..., Any],
     size: int,
     labels: Sequence[Tensor],  # targets, and weights if any
     hidden_NC: Tensor,
@@ -113,7 +151,7 @@ def loss_with_gradients(
     trained = parameters if head_is_trained else []
     gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in trained]
     for rows_NC, *chunk in chunks(size, hidden_NC.detach().to(low), *labels):
-        value, (grad_NC, *head_grads) = differentiate(
+        value, (grad_NC, *head_grads) = gradients_of_chunk(
             rows_NC, aligned, chunk, vocab_size, head_is_trained
         )
         total += value
@@ -124,42 +162,6 @@ def loss_with_gradients(
     gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
     rows_gradient = torch.cat(row_grads).type_as(hidden_NC)
     return KnownGradients.apply(total, [rows_gradient, *gradients], hidden_NC, *trained)
-
-
-def chunk_gradients(
-    rows_NC: Tensor,
-    parameters: list[Tensor],
-    labels: Sequence[Tensor],
-    vocab_size: int,
-    head_is_trained: bool,
-    **options: Any,
-) -> tuple[Tensor, Sequence[Tensor]]:
-    """The loss of a chunk and its gradients: those of its rows, and of the head's parameters (its
-    weight, and its bias if any) if it is trained. torch.compile makes one graph of this function,
-    which serves any number of chunks. On a GPU, while all options are off, chunk_loss gets logits
-    whose last columns pad the vocabulary and are -inf."""
-
-    def function(rows_NC: Tensor, *trained: Tensor) -> Tensor:
-        # without `trained`, the head is frozen. In bfloat16 a sum over the vocabulary would be off by
-        # a percent
-        logits = F.linear(rows_NC, *(trained or parameters)).to(exact_dtype(rows_NC))
-        if rows_NC.device.type in UNSLICED and not any(options.values()):
-            # columns of padding are hidden: 50,257 of 50,304 would be read at half the speed
-            logits.detach()[:, vocab_size:] = -math.inf  # their gradient is 0
-        else:
-            logits = logits[:, :vocab_size]
-        return chunk_loss(logits, *labels, **options)
-
-    inputs = [rows_NC, *parameters] if head_is_trained else [rows_NC]
-    if torch.compiler.is_compiling():
-        # the form that torch.compile can trace; in eager mode it would import the compiler
-        numbers = tuple(range(len(inputs)))
-        gradients, value = torch.func.grad_and_value(function, numbers)(*inputs)
-        return value, gradients
-
-    inputs = [tensor.detach().requires_grad_() for tensor in inputs]
-    value = function(*inputs)
-    return value.detach(), torch.autograd.grad(value, inputs)
 
 
 class KnownGradients(torch.autograd.Function):
@@ -185,7 +187,7 @@ class CrossEntropy(torch.autograd.Function):
         index_N1 = targets_N[:, None]
         ctx.save_for_backward(probs_NV, index_N1)
 
-        # log_sum = max(logits) - log(max(probs)), exactly: probs is exp(logits - log_sum)
+        # log(probs) = logits - log_sum, which is exact at the largest of each row
         log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
         return log_sum_N.sum() - logits_NV.gather(-1, index_N1).sum()
 

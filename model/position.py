@@ -66,7 +66,7 @@ class Rope(Position):
         inv_freq = self.scaling(inv_freq)
 
         angle = pos[:, None, :, None] * inv_freq
-        angle = torch.cat([-angle, angle], -1)  # cos is even, sin is odd
+        angle = torch.cat([-angle, angle], -1)  # cos is (cos, cos), sin is (-sin, sin)
         cos = angle.cos()
         sin = angle.sin()
 

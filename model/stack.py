@@ -1,7 +1,7 @@
-"""Stack: the blocks of a transformer, which share one position encoding and one mask."""
+"""Stack: x = block(x) for each block, between the position encoding and a final norm. All blocks
+share one encoding and one mask."""
 
 from collections import UserDict
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,11 +19,8 @@ from model.masks import make_cross_mask, make_mask, renumbered
 from model.mla import ATTENTIONS
 from model.moe import FFNS
 from model.norm import norm_factory
-from model.position import Position
 from model.positions import POSITIONS
 from model.shift import BLOCKS
-
-ContextOf = Callable[..., AttentionContext]  # of (position, rotate, window)
 
 
 class Stack(nn.Module):
@@ -33,7 +30,7 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
         # values that a part gets if it has a parameter of that name, and that no config can set
-        # (see construct in configs/registry.py); only make_cross gives memory and cross
+        # (see construct in configs/registry.py); the last two are only for cross-attention
         sizes: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             sizes[name] = getattr(config, name)
@@ -56,8 +53,14 @@ class Stack(nn.Module):
         return [config] * config.n_layers
 
     def make_positions(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
-        sizes = sizes | {"rotary_dim": self.blocks[0].attention.rotary_dim}
+        attention = self.blocks[0].attention
+        sizes = sizes | {"rotary_dim": attention.rotary_dim}
         self.position = build("model.position", POSITIONS, config.position, sizes)
+        # for each layer, (index of its position encoding, window); here all layers share one context
+        self.context_keys = [(0, attention.sliding_window)] * config.n_layers
+
+    def encodings(self) -> list[Any]:
+        return [self.position]
 
     def new_caches(self, size: int) -> Caches:
         """Make caches for decoding up to `size` tokens."""
@@ -108,19 +111,21 @@ class Stack(nn.Module):
             shared=UserDict(),  # FSDP would copy a dict: what a layer adds would be lost
         )
 
-        def context_of(position: Position, rotate: Any, window: Any) -> AttentionContext:
-            """contexts() calls it, once for each position encoding and window."""
+        contexts = {}
+        encodings = self.encodings()
+        rotations = [encoding.rotary(x, q_pos) for encoding in encodings]
+        for key in dict.fromkeys(self.context_keys):
+            index, window = key
             seen = caches.slots.seen(window) if caches else slice(None)
             seen_pos = k_pos[:, seen]
-            bias = position.bias(q_pos, seen_pos)
+            bias = encodings[index].bias(q_pos, seen_pos)
             is_square = seen_pos.shape == q_pos.shape
             # no tensor is needed if only later tokens are hidden: torch has a flag for a square, and
             # a single query is the newest token (if a cache has empty slots, `visible` hides them)
             is_plain = is_square or len(q_slots) == 1
             hides = any(each is not None for each in (window, visible, documents, bias))
-            if is_plain and not hides:
-                mask = Mask(causal=self.causal and is_square)
-            else:
+            mask = Mask(causal=self.causal and is_square)
+            if hides or not is_plain:
                 mask = make_mask(
                     q_pos,
                     seen_pos,
@@ -130,17 +135,8 @@ class Stack(nn.Module):
                     documents=documents,
                     bias=bias,
                 ).cast_for(x)
-            return common._replace(mask=mask, rotate=rotate)
-
-        return q_pos, self.contexts(x, q_pos, context_of)
-
-    def contexts(self, x: Tensor, q_pos: Tensor, context_of: ContextOf) -> list[AttentionContext]:
-        """The context of each layer; here they share one. LayeredStack makes one for each position
-        encoding and window."""
-        rotate = self.position.rotary(x, q_pos)
-        window = self.blocks[0].attention.sliding_window
-        context = context_of(self.position, rotate, window)
-        return [context] * len(self.blocks)
+            contexts[key] = common._replace(mask=mask, rotate=rotations[index])
+        return q_pos, [contexts[key] for key in self.context_keys]
 
     def position_numbers(
         self, q_slots: Tensor, k_slots: Tensor, visible: Tensor | None, documents: Tensor | None

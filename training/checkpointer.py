@@ -10,9 +10,9 @@ from rich.filesize import decimal
 from configs.cli import warn
 from configs.explain import explain
 from data.disk import sync_and_hash
-from model import save
 from model.frozen import keep_frozen
 from model.runs import list_checkpoints
+from model.save import mark_best, prune, write_checkpoint, write_metadata
 from model.weights import Tensors, frozen_tensors, model_tensors
 from training.fsdp import whole
 from training.optimizer import groups_of, state_tensors
@@ -31,8 +31,7 @@ class Checkpointer:
         self.unchanging: list[Any] = []  # what no step may change; begin() sets it
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        # the best step, until it is written: if it failed at step 4, the save of step 5 writes both
-        self.unsaved_best: list[tuple] = []
+        self.unsaved_best: list[tuple] = []  # the best step, until it is written
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
         self.failures = 0
 
@@ -47,7 +46,7 @@ class Checkpointer:
         if frozen:
             origin = origin | {"frozen": keep_frozen(self.folder, frozen)}
         tokenizer = self.run.data.tokenizer
-        save.write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
+        write_metadata(self.folder, self.run.config, origin, tokenizer, environment)
 
     def check_disk_space(self, frozen: Tensors) -> None:
         """Refuse a disk without room for the checkpoints that are kept (at most ten of them), the
@@ -84,6 +83,7 @@ class Checkpointer:
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
             newest = (state.step, copies, plain, best)  # the arguments of a later try, too
+            # a best step whose write failed is written with the next one
             unsaved = [newest] if best else [*self.unsaved_best, newest]
             if best:
                 self.unsaved_best = unsaved
@@ -101,11 +101,12 @@ class Checkpointer:
     def unchanging_of(self, tensors: dict[str, Tensors]) -> list[Any]:
         """What no step may change: the names of tensors and the options of optimizers. A custom
         optimizer that makes state in a step, or changes its options, could not be resumed."""
+        names = [list(named) for named in tensors.values()]
         groups = groups_of(self.run.optimizers)
         options = [{**group, "params": None, "lr": None} for group in groups]
         # a frozen parameter is stored once, as it is before the first step
         frozen = [tensor._version for tensor in frozen_tensors(self.run.model).values()]
-        return [*map(list, tensors.values()), *options, frozen]
+        return [names, options, frozen]
 
     def copied(self, tensors: Tensors) -> Tensors:
         """Copies of whole tensors, on the host of the main process."""
@@ -124,10 +125,10 @@ class Checkpointer:
             # log rows reach the disk first: a run that resumes here will not write them again
             for log in self.folder.glob("*.jsonl"):
                 sync_and_hash(log)
-            save.write_checkpoint(self.folder, step, tensors, state)
+            write_checkpoint(self.folder, step, tensors, state)
             if best:
-                save.mark_best(self.folder, step)
-            save.prune(self.folder, self.run.config.checkpoint.keep)
+                mark_best(self.folder, step)
+            prune(self.folder, self.run.config.checkpoint.keep)
         self.unsaved_best = []
 
     def wait(self, max_failures: int = MAX_FAILURES) -> None:

@@ -33,7 +33,7 @@ def compile_module(module: LossModule, config: Config, world: World) -> None:
     else:
         network = module.model
         network.hidden = compile(network.hidden, network)
-    module.differentiate = compile(module.differentiate, module)
+    module.chunk_gradients = compile(module.chunk_gradients, module)
 
 
 def compiled(

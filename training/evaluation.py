@@ -25,10 +25,10 @@ def evaluate(
     latter have a confusion matrix. watch(batches, total) shows the progress. exact: an exact_match
     that replaces the accuracy of the objective."""
     data = run.data
-    split = data.validation
+    loader = data.validation
 
     def batches() -> Iterable[Batch]:
-        return watch(split.evaluation(limit), split.n / split.batch_size)
+        return watch(loader.evaluation(limit), loader.n / loader.batch_size)
 
     metrics = mean_losses(run, batches())
     loss = metrics["val_loss"]
@@ -41,7 +41,7 @@ def evaluate(
 
     if is_cross_entropy and data.objective.bits_per_byte:
         bits = loss / math.log(2)
-        metrics["val_bpb"] = bits * split.part.n_tokens / split.part.n_bytes
+        metrics["val_bpb"] = bits * loader.file.n_tokens / loader.file.n_bytes
 
     name = "val_exact_match" if exact else data.objective.accuracy
     if name:

@@ -68,7 +68,7 @@ def make_muon(
     tables = set()
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            shares.setdefault(module.weight, 1.0)  # a query has one: its owner comes before it
+            shares.setdefault(module.weight, 1.0)  # unless its attention, which comes first, set it
         if isinstance(module, MultiHeadAttention):
             # the updates of Muon all have one size; queries that are initialized smaller need
             # smaller ones: T5's, whose scores are not divided by sqrt(head_dim)

@@ -30,7 +30,7 @@ class TrainState:
 
     def record(self, val_loss: float) -> bool:
         """Record the result of an evaluation, and return whether it is the best so far."""
-        # or the best step itself: a fine-tuning run that was killed after step 0 evaluates it again
+        # or the best step itself, again: loop() evaluates step 0 anew if a run was killed after it
         is_best = val_loss < self.best_val_loss or self.step == self.best_step
         self.evals_since_best += 1
         if is_best:
@@ -55,9 +55,9 @@ class Run(NamedTuple):
 
     @contextmanager
     def swapped(self, *others: Any) -> Iterator[ExitStack]:
-        """A context without gradients, and usually no more. In it a schedule-free optimizer (one
-        with a swap()), or one of the others, has put the weights to evaluate in the place of those
-        that it trains. Others may be None."""
+        """A context without gradients; with the usual optimizers, this is all. In it, a
+        schedule-free optimizer (one with a swap()), or one of the others, has put the weights to
+        evaluate in the place of those that it trains. Others may be None."""
         with torch.no_grad(), ExitStack() as stack:
             for owner in (*self.optimizers, *others):
                 if hasattr(owner, "swap"):

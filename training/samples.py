@@ -5,7 +5,8 @@ import torch
 from training.predictions import predict, predict_example
 from training.run import Run
 
-PROMPT_TOKENS, NEW_TOKENS = 16, 48
+PROMPT_TOKENS = 16
+NEW_TOKENS = 48
 
 
 def sample(run: Run) -> dict[str, str]:

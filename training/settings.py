@@ -41,11 +41,12 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
         load_parts(node.parts)
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
-    options = hydra.runtime.choices
-    choices = {group: options[group] for group in options if not group.startswith("hydra/")}
+    found = hydra.runtime.choices
+    choices = {group: found[group] for group in found if not group.startswith("hydra/")}
     origin = {"choices": choices, "overrides": overrides, "code": code_hashes()}
 
-    name, resume = node.name, node.resume
+    name = node.name
+    resume = node.resume
     if hydra.mode == RunMode.MULTIRUN:
         name, resume = place_in_sweep(node, hydra)
     elif name is not None:

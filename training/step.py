@@ -25,7 +25,7 @@ class LossModule(nn.Module):
         self.options = vars(config)
         if hasattr(model, "loss") and any(self.options.values()):
             raise ValueError("loss.* is for cross-entropy; this model has a loss() of its own")
-        self.differentiate: Callable[..., Any] = chunk_gradients  # or compiled, by compile_module
+        self.chunk_gradients: Callable[..., Any] = chunk_gradients  # compile_module may compile it
         contributors = [module for module in model.modules() if hasattr(module, "losses")]
         self.terms = Terms(contributors) if contributors else None
 
@@ -43,7 +43,7 @@ class LossModule(nn.Module):
             weights = weights if self.training else None
             options = self.options if self.training else {}
             head = self.model.head
-            total, _ = loss(hidden, head, targets, count, weights, self.differentiate, **options)
+            total, _ = loss(hidden, head, targets, count, weights, self.chunk_gradients, **options)
             losses = {"loss": total}
         if self.training and self.terms:
             self.terms.add_to(losses, count)

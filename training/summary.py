@@ -49,13 +49,13 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
 def baselines(data: Loaders) -> dict[str, float]:
     """{compressor: bits per byte of the validation text}, cached: they take seconds, and depend
     only on the text."""
-    part = data.validation.part
-    if part.n_bytes > MAX_XZ_BYTES:
+    file = data.validation.file
+    if file.n_bytes > MAX_XZ_BYTES:
         return {}
-    path = part.folder / f"baselines-{data.content_hash[:16]}.json"
+    path = file.folder / f"baselines-{data.content_hash[:16]}.json"
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())
-    ordinary = part.tokens[part.tokens < data.tokenizer.n_ordinary]
+    ordinary = file.tokens[file.tokens < data.tokenizer.n_ordinary]
     text = data.tokenizer.decode_bytes(ordinary.tolist())
     sizes = {"gzip -9": len(gzip.compress(text)), "xz -9": len(lzma.compress(text, preset=9))}
     bits = {name: 8 * size / len(text) for name, size in sizes.items()}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from configs.registry import Count, check_value
 from model.generate.decode import NOT_FINITE, DecodeStep, DecodingState, Processor, Rows
@@ -32,6 +32,7 @@ def beam_search(
     check_value("beams", beams, Count)
     check_value("length_penalty", length_penalty, float)
     state = DecodingState(model, prompts, sources, max_new_tokens)
+    tokens = state.prompts_BT
 
     def score(logprob: float, length: int) -> float:
         """A higher penalty favors longer sequences (arxiv.org/abs/1609.08144)."""
@@ -41,11 +42,10 @@ def beam_search(
     best: Steps = []
     best_score = -math.inf
     for length in range(1, max_new_tokens + 1):
-        own_BV = state.next_logits().log_softmax(-1)
+        own_BV = state.next_logits(tokens).log_softmax(-1)
         logprobs_BV = processor(state.rows, length - 1, own_BV) if processor else own_BV
         sums_B1 = logprobs_BV.new_tensor([[logprob] for logprob, _ in active])
         totals = (logprobs_BV + sums_B1).flatten()
-
         # twice as many as beams, so that enough remain if each beam also ends
         top = totals.topk(min(2 * beams, len(totals))).indices
         chosen = logprobs_BV.flatten()[top].tolist()
@@ -72,15 +72,15 @@ def beam_search(
         bounds = [score(logprob, n) for logprob, _ in longer for n in lengths]
         if max(bounds, default=-math.inf) <= best_score:
             return best
-        branch(state, rows, [steps[-1].ids for _, steps in longer])
+        tokens = branch(state, rows, [steps[-1].ids for _, steps in longer])
         active = longer
     return best
 
 
-def branch(state: DecodingState, rows: list[int], ids: list[Any]) -> None:
-    """Continue these rows, some of which may repeat, each with an id."""
+def branch(state: DecodingState, rows: list[int], ids: list[Any]) -> Tensor:
+    """Continue these rows, some of which may repeat, each with an id. Returns the new tokens."""
     state.rows = [list(state.rows[row]) for row in rows]
     state.memory = state.memory[:1].expand(len(rows), -1, -1)
-    state.caches.select_rows(state.tokens.new_tensor(rows))
-    state.tokens = state.tokens.new_tensor(ids)
+    state.caches.select_rows(state.prompts_BT.new_tensor(rows))
     state.append([i for [i] in ids])
+    return state.prompts_BT.new_tensor(ids)

@@ -28,9 +28,9 @@ def slide(state: Any) -> None:
     n_dropped = context + 1 - state.longest()
     state.caches.keep(n_dropped, context)
     if state.visible is not None:
-        state.visible.copy_(visible_slots(state.rows, state.size, state.tokens.device))
+        state.visible.copy_(visible_slots(state.rows, state.size, state.prompts_BT.device))
     caches = state.model.new_caches(half - 1)
     if half > 1:
         unread = [state.rows[number][:-1] for number in full]
-        state.hidden(state.tokens.new_tensor(unread), full, caches=caches)
+        state.hidden(state.prompts_BT.new_tensor(unread), full, caches=caches)
     state.caches.overwrite_rows(full, caches)

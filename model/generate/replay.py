@@ -69,8 +69,8 @@ def replayed_steps(chooser: Any, count: int) -> Iterator[list[list[float]]]:
     copies: deque[tuple[Tensor, Any]] = deque()  # to the host, and the end of each copy
     for step in range(count):
         if step == 1:  # from now on, all shapes and addresses stay the same
-            state.visible = visible_slots(state.rows, state.size, state.tokens.device)
-            slots = FixedSlots(state.caches.slots, state.tokens.device)
+            state.visible = visible_slots(state.rows, state.size, state.prompts_BT.device)
+            slots = FixedSlots(state.caches.slots, state.prompts_BT.device)
             for owner in (state.caches, *state.caches.states):
                 owner.slots = slots
         if step == 2:

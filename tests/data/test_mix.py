@@ -35,7 +35,7 @@ def nodes():
 
 def test_every_source_has_its_share_and_its_epochs(nodes):
     train = load(nodes | {"again": nodes["a"]}).train
-    ids = train.ids(np.arange(3000))
+    ids = train.example_ids(np.arange(3000))
     numbers = np.searchsorted(train.firsts, ids, "right") - 1
     shares = np.divide([3, 2, 0.5, 3], 8.5)
     for n in (10, 137, 3000):
@@ -47,18 +47,18 @@ def test_every_source_has_its_share_and_its_epochs(nodes):
         assert (np.sort(epochs) == np.arange(part.n)).all()
         orders.append(epochs[0].tolist())
     assert orders[0] != orders[3], "the same text, in an order of its own"
-    assert np.array_equal(train.ids(np.arange(900, 950)), ids[900:950])
+    assert np.array_equal(train.example_ids(np.arange(900, 950)), ids[900:950])
 
 
 def test_a_curriculum_over_the_sources(nodes):
     """The shares of a mix of one's own may follow the step: here all of a, then all of b."""
     train = load({name: nodes[name] for name in "ab"}).train
     train.mix.drawn = lambda positions: (np.minimum(positions, 8), np.maximum(positions - 8, 0))
-    is_second = train.ids(np.arange(16)) >= train.firsts[1]
+    is_second = train.example_ids(np.arange(16)) >= train.firsts[1]
     assert is_second.tolist() == [False] * 8 + [True] * 8
     train.mix.drawn = lambda positions: (positions // 2, positions // 2)
     with pytest.raises(ValueError, match="must grow by one, in one source, at each position"):
-        train.ids(np.arange(16))
+        train.example_ids(np.arange(16))
 
 
 def test_rows_are_of_one_source_and_alternate(nodes):
@@ -66,7 +66,7 @@ def test_rows_are_of_one_source_and_alternate(nodes):
     rows = torch.cat([train.batch(step).targets for step in range(20)])
     assert (rows == rows[:, :1]).all()
     names = [*map(chr, rows[:, 0])]
-    numbers = np.searchsorted(train.firsts, train.ids(np.arange(220)), "right") - 1
+    numbers = np.searchsorted(train.firsts, train.example_ids(np.arange(220)), "right") - 1
     assert names == ["abc"[number] for number in numbers]
     for start in range(0, 215, 5):
         assert len({*names[start : start + 5]}) > 1, "no process has rows of one source only"
@@ -100,7 +100,7 @@ def test_pairs_of_all_sources_are_sorted_together():
 
 
 def folders(sources):
-    return {loader.part.folder for loader in load(sources).train.loaders}
+    return {loader.file.folder for loader in load(sources).train.loaders}
 
 
 def test_each_source_has_a_cache_of_its_own(nodes):
@@ -129,7 +129,7 @@ def test_no_source_trains_on_what_another_validates_on():
         other = every | {"val_path": f"books/{(book + 1) % 12}.txt"}
         data = load({"all": every, "one": one, "other": other}, val_fraction=0.3)
         train, validation = [
-            {*data.tokenizer.decode(loader.part.tokens.tolist()).splitlines()}
+            {*data.tokenizer.decode(loader.file.tokens.tolist()).splitlines()}
             for loader in (data.train, data.validation)
         ]
         assert train and validation and not train & validation

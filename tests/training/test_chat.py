@@ -268,7 +268,7 @@ def test_the_date_of_a_run_is_that_of_its_start(folder, room, monkeypatch):
     write(ROWS)
     _, tokenizer = folder("{{ strftime_now('%d %b') }}" + CHATML)
     started = load(tokenizer)
-    assert started.tokenizer.decode(started.train.part.tokens[:6]).startswith("24 Nov")
+    assert started.tokenizer.decode(started.train.file.tokens[:6]).startswith("24 Nov")
 
     day = time.strptime("2026-11-25", "%Y-%m-%d")
     os.utime("c.jsonl", (1, 1))

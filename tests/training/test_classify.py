@@ -108,7 +108,7 @@ def test_batches_are_in_random_order(room):
     for data in ([*LABELLED, "data.field=text"], ["data=mix", mix]):
         train = load_data(compose([*data, "size=tiny", "tokenizer=byte"])).train
         for step in range(9):
-            assert {*train.batch_ids(step)} == {*train.ids(16 * step + np.arange(16))}
+            assert {*train.batch_ids(step)} == {*train.example_ids(16 * step + np.arange(16))}
 
 
 def test_a_dry_run_counts_a_head_for_classes(start):

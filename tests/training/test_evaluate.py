@@ -89,7 +89,7 @@ def loss_of(model, *rows):
 def test_the_loss_of_a_folder_is_that_of_transformers(evaluate, gpt2):
     found = json.loads(evaluate("--run", "gpt2", *BOOK, "precision=fp32", "--json"))
     settings = ["size=tiny", "model.context_length=64", *BOOK]
-    part = load_data(compose(settings), init_tokenizer("gpt2")).validation.part
+    part = load_data(compose(settings), init_tokenizer("gpt2")).validation.file
     ids = part.tokens.tolist()
     rows = [(ids[start : start + 65], 1) for start in range(0, len(ids) - 1, 64)]
     assert found["val_loss"] == pytest.approx(loss_of(gpt2, *rows), rel=1e-5)

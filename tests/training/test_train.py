@@ -13,12 +13,12 @@ from hydra.core.hydra_config import HydraConfig
 import train
 import training.log
 from configs.compose import compose
-from model import save
 from model.checkpoint import load_run
 from model.generate.decode import generate
 from model.runs import list_checkpoints, read_best, step_name, step_of
 from tests.parts import names
 from tests.training.runs import last, read_lines, rows, tensors, with_usual
+from training import checkpointer
 from training.evaluate import main as evaluate
 from training.plot import draw_run
 from training.run_folder import code_hashes, make_folder
@@ -147,7 +147,7 @@ def test_a_best_checkpoint_that_failed_is_written_later(start, monkeypatch):
     start(*usual, "name=whole")
     best = read_best(Path("runs/whole"))
     assert best not in ("step-00000000", "step-00000012")
-    save_checkpoint = save.write_checkpoint
+    save_checkpoint = checkpointer.write_checkpoint
     left = [best]
 
     def failing(run, step, *rest):
@@ -156,7 +156,7 @@ def test_a_best_checkpoint_that_failed_is_written_later(start, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         save_checkpoint(run, step, *rest)
 
-    monkeypatch.setattr(save, "write_checkpoint", failing)
+    monkeypatch.setattr(checkpointer, "write_checkpoint", failing)
     assert start(*usual, "name=full").err.count("a checkpoint could not be saved") == 1
     assert read_best(Path("runs/full")) == best
     for path in Path("runs/whole/checkpoints", best).glob("*.safetensors"):
