@@ -90,7 +90,7 @@ class Sampler:
         self.empty = before or [self.tokenizer.specials["end"]]  # the ids of an empty prompt
         self.complete = self.generate  # yields (row, the next piece of its text)
         if not continues:
-            before, after = self.answer_instead(kind)
+            before, after = self.set_up_other_task(kind)
 
         self.to_ids: Callable[[Any], list[int]] = partial(
             encode_prompt,
@@ -105,9 +105,9 @@ class Sampler:
             self.chat = Conversation(self, is_trained=objective.input_kind == "chat")
             self.to_ids = self.chat.encode
 
-    def answer_instead(self, kind: str) -> Template:
-        """What else a model may do with a prompt: generate a target, fill in masks, or tell a class
-        or a vector. Returns its template."""
+    def set_up_other_task(self, kind: str) -> Template:
+        """Set up what else a model may do with a prompt: generate a target, fill in masks, or tell
+        a class or a vector. Returns its template."""
         before, after = self.tokenizer.template
         self.empty = []  # without ids, a prompt has no output
         if kind == "decoder":

@@ -100,7 +100,9 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             last = final_loss(folder)  # if None, go on: no step is left, only the last evaluation
             if last is not None:
                 return last
-        build_schedule(config.schedule, run_length.steps)  # only a check; loop() builds its own
+        build_schedule(
+            config.schedule, run_length.scheduled_steps
+        )  # only a check; loop() builds its own
 
         # torch.compile (in place, but eager in eval mode) and DDP, for training steps only:
         # evaluations and samples have other shapes
@@ -116,7 +118,7 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
         # the folder of the run, with what it needs besides its weights
         if not is_finished:  # a finished run keeps the settings that it was trained with
             saver.begin(origin or {}, run_folder.environment(world), stored is not None)
-        print(run_folder.describe(folder, run, run_length.steps))
+        print(run_folder.describe(folder, run, run_length.scheduled_steps))
         if config.resume and world.is_main:
             truncate_logs(folder, state.step)
         log = Log(folder, run)
@@ -146,7 +148,7 @@ def loop(
     also of time, because the learning rate then follows the clock. Evaluations, samples and logs
     change no weight."""
     config, data, world, state = run.config, run.data, run.world, run.state
-    schedule = build_schedule(config.schedule, run_length.steps)
+    schedule = build_schedule(config.schedule, run_length.scheduled_steps)
 
     def read(step: int) -> Batch:
         rows = data.train.batch(step).share(world.rank, world.size)  # the rows of this process
@@ -164,10 +166,9 @@ def loop(
         log.evaluation(metrics)
         return state.record(metrics["val_loss"])
 
-    # also before the first step and after the last: these evaluations choose the best checkpoint,
-    # which may be the model that fine-tuning starts from
-    evaluates = config.eval.every is not None or config.init_from is not None
-    if state.step == 0 and evaluates:
+    # also before the first step: the best checkpoint may be the model that fine-tuning starts from
+    evaluates_ends = config.eval.every is not None or config.init_from is not None
+    if state.step == 0 and evaluates_ends:
         validate()
         if config.init_from:
             saver.save(best=True)
@@ -187,7 +188,7 @@ def loop(
         log.step(progress, result.losses | {"lr": lr, "grad_norm": result.grad_norm})
 
         is_best = False
-        if is_due(config.eval.every) or (evaluates and run_length.is_over(state)):
+        if is_due(config.eval.every) or (evaluates_ends and run_length.is_over(state)):
             is_best = validate()
         if is_due(config.sample.every):
             log.sample(sample(run))

@@ -23,12 +23,12 @@ from data.tokenizers.tokenizer import Tokenizer
 class Loader:
     """Batches of one split."""
 
-    n = 0  # examples
     file: TokenFile
     objective: Any
     tokenizer: Tokenizer
     batch_size: int
     seed: Any  # an integer; of a source in a mix, with its name
+    n = 0  # no field: the number of examples, which __post_init__ sets
 
     def example_ids(self, positions: ndarray) -> ndarray:
         """The examples at these positions of training, which takes each once per epoch."""
@@ -51,7 +51,7 @@ class Loader:
         raise NotImplementedError
 
     def examples(self, ids: ndarray) -> list[list[ndarray]]:
-        """Transposed: a list of all first texts and, of pairs, one of all second texts."""
+        """One list with the text of each example; of pairs two, of all first and all second texts."""
         return list(map(list, zip(*map(self.example, ids), strict=True)))
 
     def tokens_seen(self, step: int) -> dict[str, int]:
@@ -108,7 +108,8 @@ class TokenLoader(Loader):
         return self.evaluation_batch(self.example_ids(np.arange(self.batch_size)))
 
     def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
-        """Ends with the tokens that are left after the last example, unless there is a limit."""
+        """Ends with a shorter example, the tokens that are left after the last, unless there is a
+        limit."""
         yield from super().evaluation(limit)
         is_all = limit is None or limit >= self.n
         if is_all and self.file.n_tokens - self.n * self.objective.seq_len > 1:
@@ -120,7 +121,7 @@ def prefetch(
 ) -> Iterator:
     """map(function, items), in threads that are some items ahead."""
     with ThreadPoolExecutor(workers) as threads:
-        futures = (threads.submit(function, item) for item in items)  # once it is asked for
+        futures = (threads.submit(function, item) for item in items)  # when islice takes it
         running = deque(islice(futures, ahead))
         while running:
             running.extend(islice(futures, 1))

@@ -25,7 +25,8 @@ class HeldOut(NamedTuple):
     held_out_fraction: float  # of all other documents
 
     def train_share(self, key: str) -> float:
-        return self.train_shares.get(key, float(int(key, 16) / 2**64 > self.held_out_fraction))
+        is_train = int(key, 16) / 2**64 > self.held_out_fraction
+        return self.train_shares.get(key, float(is_train))
 
 
 def hold_out(source: Source) -> HeldOut:
@@ -58,7 +59,7 @@ def split_documents(
             pieces = list(cut(document, share))
         else:
             pieces = [(TRAIN if share else VALIDATION, document)]
-        # a source with validation files holds out nothing else, also in a mix
+        # only matters in a mix: a source with validation files holds out nothing else
         yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
     for part in parts:
         for _, document in hashed_documents(part, skipped):

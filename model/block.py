@@ -53,7 +53,7 @@ class Block(nn.Module):
         self.attention = attention
         self.cross: Any = cross
         self.ffn = ffn
-        basic = {"mask", "rotate", "cache"}  # every attention must take them
+        basic = {"mask", "rotate", "cache"}  # every attention takes them, if only as **options
         # usually attention(x, mask=..., rotate=..., cache=...) and ffn(x)
         self.reads = {"attention": basic | fields_read_by(attention), "ffn": fields_read_by(ffn)}
         self.make_norms(norm)

@@ -75,7 +75,7 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
 def find(folder: Path, which: str) -> Path:
     """The checkpoint `which`: latest, best or a step."""
     newest = newest_undamaged(folder) if which == "latest" else None
-    return newest or find_named(folder, which)  # for "latest", this raises
+    return newest or find_named(folder, which)  # if "latest" is not there, this raises
 
 
 def find_named(folder: Path, which: str) -> Path:

@@ -94,7 +94,7 @@ def loss(
 
 def chunk_gradients(
     rows_NC: Tensor,
-    parameters: list[Tensor],
+    aligned: list[Tensor],  # the parameters of the head; the vocabulary is padded to ALIGNMENT
     labels: Sequence[Tensor],
     vocab_size: int,
     head_is_trained: bool,
@@ -107,7 +107,7 @@ def chunk_gradients(
 
     def function(rows_NC: Tensor, *trained: Tensor) -> Tensor:
         # without `trained`, the head is frozen
-        logits = F.linear(rows_NC, *(trained or parameters))
+        logits = F.linear(rows_NC, *(trained or aligned))
         # in bfloat16, a sum over the vocabulary would be off by a percent
         logits = logits.to(exact_dtype(rows_NC))
         if rows_NC.device.type in UNSLICED and not any(options.values()):
@@ -117,7 +117,7 @@ def chunk_gradients(
             logits = logits[:, :vocab_size]
         return chunk_loss(logits, *labels, **options)
 
-    inputs = [rows_NC, *parameters] if head_is_trained else [rows_NC]
+    inputs = [rows_NC, *aligned] if head_is_trained else [rows_NC]
     if torch.compiler.is_compiling():
         # the form that torch.compile can trace; in eager mode it would import the compiler
         numbers = tuple(range(len(inputs)))

@@ -66,7 +66,7 @@ class Rope(Position):
         inv_freq = self.scaling(inv_freq)
 
         angle = pos[:, None, :, None] * inv_freq
-        angle = torch.cat([-angle, angle], -1)  # cos is (cos, cos), sin is (-sin, sin)
+        angle = torch.cat([-angle, angle], -1)  # (a, b) (cos, cos) + (b, a) (-sin, sin)
         cos = angle.cos()
         sin = angle.sin()
 

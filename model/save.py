@@ -70,7 +70,7 @@ def write_metadata(
     plain = {
         **asdict(config),
         "resume": False,
-        "choices": {},  # these four are those of an imported run: other runs have them in origin
+        "choices": {},  # these four are for an imported run: else origin replaces them
         "overrides": [],
         "code": None,
         "frozen": None,

@@ -29,8 +29,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
-        # values that a part gets if it has a parameter of that name, and that no config can set
-        # (see construct in configs/registry.py); the last two are only for cross-attention
+        # values for parameters of these names, which no config can set (see construct)
         sizes: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             sizes[name] = getattr(config, name)
@@ -110,22 +109,19 @@ class Stack(nn.Module):
             tokens=tokens,
             shared=UserDict(),  # FSDP would copy a dict: what a layer adds would be lost
         )
-
         contexts = {}
         encodings = self.encodings()
         rotations = [encoding.rotary(x, q_pos) for encoding in encodings]
-        for key in dict.fromkeys(self.context_keys):
-            index, window = key
+        for index, window in dict.fromkeys(self.context_keys):
             seen = caches.slots.seen(window) if caches else slice(None)
             seen_pos = k_pos[:, seen]
             bias = encodings[index].bias(q_pos, seen_pos)
+            # if only later tokens are hidden, torch has a flag for as many queries as keys; a single
+            # query is the newest token (if a cache has empty slots, `visible` hides them)
             is_square = seen_pos.shape == q_pos.shape
-            # no tensor is needed if only later tokens are hidden: torch has a flag for a square, and
-            # a single query is the newest token (if a cache has empty slots, `visible` hides them)
-            is_plain = is_square or len(q_slots) == 1
-            hides = any(each is not None for each in (window, visible, documents, bias))
             mask = Mask(causal=self.causal and is_square)
-            if hides or not is_plain:
+            hides = any(each is not None for each in (window, visible, documents, bias))
+            if hides or not (is_square or len(q_slots) == 1):  # else no tensor is needed
                 mask = make_mask(
                     q_pos,
                     seen_pos,
@@ -135,7 +131,7 @@ class Stack(nn.Module):
                     documents=documents,
                     bias=bias,
                 ).cast_for(x)
-            contexts[key] = common._replace(mask=mask, rotate=rotations[index])
+            contexts[index, window] = common._replace(mask=mask, rotate=rotations[index])
         return q_pos, [contexts[key] for key in self.context_keys]
 
     def position_numbers(

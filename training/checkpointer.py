@@ -72,7 +72,7 @@ class Checkpointer:
             return
         self.wait()
         world.wait()  # for the main process, which may have waited for a slow disk
-        with self.run.swapped():  # the weights to evaluate, without gradients
+        with self.run.evaluated_weights():  # the weights to evaluate, without gradients
             tensors = self.tensors()
             if self.unchanging_of(tensors) != self.unchanging:
                 reason = "a checkpoint would not hold what a step has changed"
@@ -83,7 +83,7 @@ class Checkpointer:
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
             newest = (state.step, copies, plain, best)  # the arguments of a later try, too
-            # a best step whose write failed is written with the next one
+            # a best step is kept until write() succeeds, or a better one replaces it
             unsaved = [newest] if best else [*self.unsaved_best, newest]
             if best:
                 self.unsaved_best = unsaved

@@ -70,7 +70,7 @@ def newton_schulz(matrices: Tensor) -> Tensor:
     """Approximately the nearest orthogonal matrices: each iteration moves the singular values
     closer to 1."""
     a, b, c = COEFFICIENTS
-    x = matrices.flatten(0, -3)  # experts have more axes
+    x = matrices.flatten(0, -3)  # the same, but for experts, which have more axes
     is_tall = x.shape[-2] > x.shape[-1]
     if is_tall:
         x = x.mT

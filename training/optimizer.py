@@ -64,7 +64,7 @@ def make_muon(
     embedding_lr_ratio: Positive | None = None,
 ) -> list[Optimizer]:
     """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at fractions of lr."""
-    shares: dict[Tensor, float] = {}  # each matrix's share of lr
+    shares: dict[Tensor, float] = {}  # each matrix's share of lr, usually 1
     tables = set()
     for module in model.modules():
         if isinstance(module, nn.Linear):

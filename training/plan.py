@@ -111,13 +111,13 @@ def run_lines(config: Config, cost: Cost, peak: float | None) -> Iterator[str]:
     """Lines about the whole run, if its length does not depend on the text or the clock."""
     plan = config.plan
     length = RunLength(replace(config.train, epochs=None), config.model.context_length)
-    if math.isinf(length.steps):
+    if math.isinf(length.scheduled_steps):
         yield "training    a length unknown until the text is read"
         return
-    n_tokens = length.steps * length.tokens_per_step
+    n_tokens = length.scheduled_steps * length.tokens_per_step
     recomputed = 4 / 3 if config.train.recompute == "block" else 1
-    flops = length.steps * config.train.batch_size * cost.flops * recomputed
-    yield f"training    {length.steps:,} steps, {n_tokens:,} tokens, {flops:.2e} FLOPs"
+    flops = length.scheduled_steps * config.train.batch_size * cost.flops * recomputed
+    yield f"training    {length.scheduled_steps:,} steps, {n_tokens:,} tokens, {flops:.2e} FLOPs"
     if peak:
         hours = flops / (peak * plan.mfu) / 3600
         time = f"{hours / plan.world:,.1f} hours at plan.mfu={plan.mfu:g}"

@@ -31,7 +31,7 @@ def restore(saver: Checkpointer, place: Path) -> None:
         raise DataError(f"{changed} since {folder} was trained on it; {hint}")
     for name in vars(state):
         setattr(state, name, stored[name])
-    with run.swapped():
+    with run.evaluated_weights():
         for file, tensors in saver.tensors().items():
             fill(tensors, read_tensors(place / f"{file}.safetensors", tensors))
     if frozen := frozen_tensors(run.model):

@@ -54,10 +54,10 @@ class Run(NamedTuple):
         return self.loss_module.model
 
     @contextmanager
-    def swapped(self, *others: Any) -> Iterator[ExitStack]:
-        """A context without gradients; with the usual optimizers, this is all. In it, a
-        schedule-free optimizer (one with a swap()), or one of the others, has put the weights to
-        evaluate in the place of those that it trains. Others may be None."""
+    def evaluated_weights(self, *others: Any) -> Iterator[ExitStack]:
+        """A context without gradients in which the model has the weights to evaluate. Usually these
+        are its own; a schedule-free optimizer (one with a swap()), or one of the others, puts them
+        in the place of those that it trains. Others may be None."""
         with torch.no_grad(), ExitStack() as stack:
             for owner in (*self.optimizers, *others):
                 if hasattr(owner, "swap"):
@@ -70,7 +70,7 @@ class Run(NamedTuple):
         """A context without gradients, in eval mode and in the run's precision, with averaged
         weights if there are any. All processes have to enter it."""
         module = self.loss_module
-        with self.swapped(self.ema) as stack:
+        with self.evaluated_weights(self.ema) as stack:
             module.eval()
             stack.callback(module.train)
             if self.world.parallel == "fsdp":  # it gathers weights by itself only for module(...)

@@ -98,12 +98,12 @@ class RunLength:
         self.seconds = 60 * minutes
 
         self.tokens_per_step = round(train.batch_size * tokens_per_example)
-        self.steps = max_steps  # for the schedule; fewer if train.tokens ends the run before
+        self.scheduled_steps = max_steps  # fewer if train.tokens ends the run before
         self.scheduled_tokens = math.inf  # train.tokens, up to the end of a step
         if train.tokens is not None:
             token_steps = math.ceil(train.tokens / self.tokens_per_step)
             self.scheduled_tokens = token_steps * self.tokens_per_step
-            self.steps = min(max_steps, token_steps)
+            self.scheduled_steps = min(max_steps, token_steps)
 
     def is_over(self, state: TrainState) -> bool:
         is_last_step = state.step >= self.max_steps or state.tokens >= self.tokens

@@ -36,7 +36,7 @@ class Run(Ours):
         data = load_data(config)
         super().__init__(config, data.tokenizer.vocab_size, data)
         self.length = RunLength(config.train, data.train.tokens_per_example, data.train.n)
-        self.schedule = build_schedule(config.schedule, self.length.steps)
+        self.schedule = build_schedule(config.schedule, self.length.scheduled_steps)
 
     def train(self, n_steps):
         """(loss, seconds) of each step"""

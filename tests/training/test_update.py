@@ -134,7 +134,7 @@ def test_every_optimizer_goes_on_as_if_it_had_not_stopped(kind):
         model = make_model()
         optimizers = build_optimizers(kind_options("optimizer", kind), model)
         tensors = dict(model.named_parameters()) | state_tensors(model, optimizers)
-        return tensors, make_run(None, optimizers).swapped, updater(model, optimizers)
+        return tensors, make_run(None, optimizers).evaluated_weights, updater(model, optimizers)
 
     tensors, swapped, update = begin()
     assert len({tensor.data_ptr() for tensor in tensors.values()}) == len(tensors), "shared memory"
