@@ -53,7 +53,7 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
     """The example at each position of an endless stream; each epoch is a new permutation."""
     epochs, offsets = np.divmod(positions, n)
     ids = np.empty(len(positions), np.int64)
-    for epoch in np.unique(epochs).tolist():  # integers of Python: the seed is a hash of their repr
+    for epoch in np.unique(epochs).tolist():  # integers of Python: the key depends on their repr
         mask = epochs == epoch
         key = hash_seed("order", seed, epoch)
         ids[mask] = permutation(offsets[mask], n, key)

@@ -1,7 +1,7 @@
 """Attend: the softmax over the scores, and the weighted mean of the values."""
 
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -62,23 +62,21 @@ def attend(
 ) -> Tensor:
     """softmax(q k' * scale + mask) v, with dropout on the weights, as the end of this function
     computes it. What stands before is faster in some cases, and gives the same result."""
-    options: Any = {"scale": scale, "logit_softcap": logit_softcap}
-    if float32_wins(q_BHTD, k_BGSD):
-        with torch.autocast("cpu", enabled=False):
-            mixed_BHTE = attend(
-                q_BHTD.float(), k_BGSD.float(), v_BGSE.float(), mask, dropout=dropout, **options
-            )
-        return mixed_BHTE.type_as(q_BHTD)
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls_on_cuda(q_BHTD, mask.bias)
-    else:  # in bf16 for 2 to 512 tokens
+    else:  # on a CPU: usually in 16 bits, for up to 512 tokens
         by_matmuls = prefers_matmuls_on_cpu(q_BHTD, k_BGSD, v_BGSE)
     if logit_softcap is None and not by_matmuls:
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
-    weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, **options)
+    dtype = v_BGSE.dtype
+    if float32_wins(q_BHTD, k_BGSD):
+        q_BHTD = q_BHTD.float()
+        k_BGSD = k_BGSD.float()
+        v_BGSE = v_BGSE.float()
+    weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, scale=scale, logit_softcap=logit_softcap)
     weights = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE)
-    mixed_BHTE = ungroup_queries(weights @ v_BGSE, q_BHTD)
+    mixed_BHTE = ungroup_queries(weights @ v_BGSE, q_BHTD).to(dtype)
     return mixed_BHTE
 
 

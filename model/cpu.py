@@ -19,8 +19,7 @@ FAST_BF16 = {
 
 def prefers_matmuls_on_cpu(q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor) -> bool:
     """Whether explicit matmuls beat the fused kernel. They do up to 512 tokens: a step takes a
-    quarter less time, and that of a small GPT-2 40 % less; but not in full float32, nor for
-    the prompt of a single text, if it is short (the kernel then takes 0.2 to 0.9 of the time)."""
+    quarter less time, and that of a small GPT-2 40 % less; but not in full float32."""
     if not q_BHTD.is_cpu:
         return False
     if k_BGSD.shape[-1] != v_BGSE.shape[-1]:  # the fused kernel needs one width
@@ -29,8 +28,6 @@ def prefers_matmuls_on_cpu(q_BHTD: Tensor, k_BGSD: Tensor, v_BGSE: Tensor) -> bo
         return False
     if torch.compiler.is_compiling():
         return True
-    if torch.is_inference_mode_enabled() and len(q_BHTD) == 1 and k_BGSD.shape[-2] <= 64:
-        return False
     return q_BHTD.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest"
 
 

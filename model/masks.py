@@ -50,9 +50,11 @@ def make_cross_mask(visible: Tensor) -> Mask:
     return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))
 
 
-def renumbered(q_slots: Tensor, k_slots: Tensor, visible: Any, documents: Any) -> Any:
-    """Positions that begin anew in each document, or at the first visible token, so that left
-    padding changes nothing."""
+def renumbered(
+    q_slots: Tensor, k_slots: Tensor, visible: Any, documents: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Positions of queries and keys that restart in each document, or begin at the first visible
+    token, so that left padding changes nothing."""
     if documents is not None:  # searchsorted finds the first token of the same document
         pos = q_slots - torch.searchsorted(documents, documents)
         return pos, pos

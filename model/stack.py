@@ -1,5 +1,5 @@
 """Stack: x = block(x) for each block, between the position encoding and a final norm. All blocks
-share one encoding and one mask."""
+share one encoding and one mask, unless layers.py lets them differ."""
 
 from collections import UserDict
 from typing import Any
@@ -56,7 +56,7 @@ class Stack(nn.Module):
         sizes = sizes | {"rotary_dim": attention.rotary_dim}
         self.position = build("model.position", POSITIONS, config.position, sizes)
         # for each layer, (index of its position encoding, window); here all layers share one context
-        self.context_keys = [(0, attention.sliding_window)] * config.n_layers
+        self.context_keys = [(0, attention.sliding_window)] * len(self.blocks)
 
     def encodings(self) -> list[Any]:
         return [self.position]

@@ -33,7 +33,7 @@ class Checkpointer:
         self.pending: Future[None] | None = None
         self.unsaved_best: list[tuple] = []  # the best step, until it is written
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
-        self.failures = 0
+        self.failures = 0  # in a row
 
     def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:
         """Write what the run needs besides its checkpoints, after a check that these will fit on

@@ -54,7 +54,7 @@ class Muon(Eager, Optimizer):
         buffers = [self.state[p]["momentum_buffer"] for p in params]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         torch._foreach_lerp_(gradients, buffers, group["momentum"])  # now Nesterov's momentum
-        if dist.is_initialized():
+        if dist.is_initialized():  # the processes share the work
             updates = in_turn(newton_schulz, gradients, muon_dtype(params[0].device.type))
         else:
             updates = list(newton_schulz(torch.stack(gradients)))

@@ -96,7 +96,8 @@ def check_parts(config: Config) -> None:
     check_state(model, objective)
     for name in config.metrics.names:
         if name not in METRICS:
-            raise ValueError(f"metrics.names has {name!r}; known: {', '.join(METRICS) or 'none'}")
+            known = ", ".join(METRICS) or "none without parts="
+            raise ValueError(f"metrics.names has {name!r}; choose from: {known}")
     if not config.init_from:  # else it is loaded
         build("tokenizer", TRAINERS, config.tokenizer)
     train = config.train

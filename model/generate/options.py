@@ -94,7 +94,7 @@ def add_options(parser: Any, table: str) -> None:
 
 
 def parse_options(args: list[str] | None = None) -> Namespace:
-    """The options, and the names of those that are given besides a prompt."""
+    """The options; `given` are those, besides a prompt, that differ from their defaults."""
     options, rest = make_parser().parse_known_args(args)
     values = vars(options)
     options.given = {name for name in values if values[name] != DEFAULTS.get(name)}
@@ -108,8 +108,8 @@ def parse_options(args: list[str] | None = None) -> Namespace:
 
 
 def check_options(options: Namespace) -> None:
-    """Refuse wrong values, and options that would be ignored, before a model is loaded. What is
-    compared with other programs is in float32, unless another precision is given."""
+    """Refuse wrong values, and options that would be ignored, before a model is loaded. The numbers
+    of --score, --embed and --explain are compared with others: they are in float32 by default."""
     check_value("--n", options.n, Count)
     construct("", Sampling, options.sampling)
     if "" in options.stop:
