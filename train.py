@@ -100,9 +100,8 @@ def train(config: Config, origin: dict[str, Any] | None = None) -> float:
             last = final_loss(folder)  # if None, go on: no step is left, only the last evaluation
             if last is not None:
                 return last
-        build_schedule(
-            config.schedule, run_length.scheduled_steps
-        )  # only a check; loop() builds its own
+        # only a check: loop() builds its own
+        build_schedule(config.schedule, run_length.scheduled_steps)
 
         # torch.compile (in place, but eager in eval mode) and DDP, for training steps only:
         # evaluations and samples have other shapes

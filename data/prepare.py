@@ -64,11 +64,8 @@ def prepare(
     """The corpus of a source, from the cache or built now. chosen: what a mix holds out."""
     options = options_of(source, trainer, specials)
     code = code_of(source) + code_of(trainer) if LOADED else ""
-    content = [
-        source.version(),
-        options + code,
-        *(chosen or ()),
-    ]  # hold_out() depends on the others
+    # unless it is chosen, what is held out follows from the rest
+    content = [source.version(), options + code, *(chosen or ())]
 
     def build(draft: Path) -> None:
         held_out = chosen or hold_out(source)

@@ -72,7 +72,7 @@ class Checkpointer:
             return
         self.wait()
         world.wait()  # for the main process, which may have waited for a slow disk
-        with self.run.evaluated_weights():  # the weights to evaluate, without gradients
+        with self.run.evaluated_weights():  # without gradients
             tensors = self.tensors()
             if self.unchanging_of(tensors) != self.unchanging:
                 reason = "a checkpoint would not hold what a step has changed"
