@@ -86,7 +86,7 @@ class Sampler:
         # usually a decoder continues its prompt, with which the output begins
         self.echoes = continues and not options.chat
         before = self.tokenizer.template[0]
-        after: list[int] = []  # the end of a template would end the text
+        after = []  # the end of a template would end the text
         self.empty = before or [self.tokenizer.specials["end"]]  # the ids of an empty prompt
         self.complete = self.generate  # yields (row, the next piece of its text)
         if not continues:
@@ -171,7 +171,7 @@ class Sampler:
         n_new = options.max_new_tokens
         end_ids = self.tokenizer.end_ids
         # ids that end a text; the strings of --stop are the stream's
-        inputs: dict[str, Any] = {"max_new_tokens": n_new, "stop": end_ids}
+        inputs = {"max_new_tokens": n_new, "stop": end_ids}
         if self.model.kind == "encoder_decoder":
             inputs["sources"] = prompts
             prompts = [[self.tokenizer.start]] * len(rows)

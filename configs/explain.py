@@ -77,7 +77,7 @@ def explain_hydra(error: Exception) -> str:
 
 def unknown_setting(key: str) -> str:
     """Name the options that have this setting, or the nearest name."""
-    options: dict[str, list[str]] = defaultdict(list)  # the options that have each setting
+    options = defaultdict(list)  # the options that have each setting
     for path in [CONFIGS / "train.yaml", *sorted(CONFIGS.glob("*/*.yaml"))]:
         node = read_yaml(path)
         node.pop("hydra", None)  # settings of Hydra itself

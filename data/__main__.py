@@ -4,7 +4,6 @@ python -m data data=text data.path=book.txt model=bert
 """
 
 import sys
-from typing import Any
 
 from configs.cli import ArgumentParser, print, run_command
 from configs.compose import compose_node
@@ -26,7 +25,7 @@ def main(args: list[str] | None = None) -> None:
     config, _ = new_config(compose_node(overrides), {}, overrides)
     tokenizer = init_tokenizer(config.init_from) if config.init_from else None
     loaders = load_data(config, tokenizer)
-    train: Any = loaders.train
+    train = loaders.train
     file = train.file
 
     kind, items = loaders.objective.input_kind, loaders.objective.items

@@ -147,7 +147,7 @@ def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Itera
 
 def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
     """Lists of chunks that are large enough for a thread."""
-    job: list[Chunk] = []
+    job = []
     size = 0
     for chunk in chunks:
         job.append(chunk)
@@ -192,7 +192,7 @@ def texts_of(source: Source, held_out: HeldOut, include_val: bool) -> Iterator[s
 def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str:
     """What the tokens of a source depend on besides files and code; of its settings, only those
     that differ from the default."""
-    settings: dict[str, Any] = {}
+    settings = {}
     for field in fields(source):
         value = getattr(source, field.name)
         if value != field.default and field.name != "document_mask":  # which affects only batches

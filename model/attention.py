@@ -112,7 +112,7 @@ class MultiHeadAttention(Attention):
         self.key = nn.Linear(self.key_width, self.n_groups * self.head_dim, bias=bias)
         self.value = nn.Linear(self.value_width, self.n_groups * self.v_head_dim, bias=bias)
         # normalized queries and keys keep the softmax from saturating (arxiv.org/abs/2302.05442)
-        head_norm: MakeNorm = norm if qk_norm == "head" else nn.Identity
+        head_norm = norm if qk_norm == "head" else nn.Identity
         self.query_norm = head_norm(self.head_dim)
         self.key_norm = head_norm(self.head_dim)
         if qk_norm == "full":

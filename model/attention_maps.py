@@ -24,7 +24,7 @@ Inputs = dict[str, list[int]]  # token ids, by the name of the model's argument
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Yield {"decoder layer 1 cross": (H, T, S)}, to which each attention that the model computes
     adds its weights. They are recomputed here, because fused kernels never hold them."""
-    recorded: dict[str, Tensor] = {}
+    recorded = {}
 
     def record(name: str, layer: Attention, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
         recorded[name] = attention_weights(

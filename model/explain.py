@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from model import LEGEND
@@ -25,7 +24,7 @@ def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> di
     tokens = tokens[: model.context_length]
     inputs = inputs | {"tokens": tokens}
 
-    outputs: dict[nn.Module, Any] = {}
+    outputs = {}
     keep = register_module_forward_hook(lambda part, _, output: outputs.update({part: output}))
     with recorded_weights(model) as weights, keep:
         records = trace_forward(model, to_tensors(model, inputs))

@@ -25,7 +25,7 @@ def merged(node: Any, changes: Any) -> Any:
 
 def layer_config(config: ModelConfig, name: str) -> ModelConfig:
     """The config of a layer of this kind."""
-    parts: dict[str, Any] = {}
+    parts = {}
     for part, changes in (config.layer_kinds[name] or {}).items():
         node = getattr(config, part) if part in PARTS else None
         if node is None or not isinstance(changes, dict):

@@ -51,7 +51,7 @@ def trace_tensors(model: nn.Module) -> Iterator[list[TensorRecord]]:
     """Yield the records of every tensor whose name encodes its axes, in the files beside this one,
     each once per name."""
     modules = {id(module): name for name, module in model.named_modules()}
-    records: list[TensorRecord] = []
+    records = []
     seen = set()
     lines: dict[FrameType, int] = {}  # the current line of each call
 

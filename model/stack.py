@@ -30,7 +30,7 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
         # values for parameters of these names, which no config can set (see construct)
-        sizes: dict[str, Any] = {"causal": causal, "memory": None, "cross": None}
+        sizes = {"causal": causal, "memory": None, "cross": None}
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             sizes[name] = getattr(config, name)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from data.batch import Batch
 from training.predictions import ACCURACIES, Accuracy, measure_accuracy
@@ -55,7 +54,7 @@ def mean_losses(run: Run, batches: Iterable[Batch]) -> dict[str, float]:
     """The main loss of LossModule per target: val_loss, and val_loss_NAME of each source of a mix.
     The processes share the batches."""
     world = run.world
-    losses: defaultdict[str, list[Tensor]] = defaultdict(list)  # by source
+    losses = defaultdict(list)  # by source
     counts: Counter[str] = Counter()
     with run.evaluating():
         for batch in batches:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Size, Tensor
+from torch import Tensor
 from torch.optim import Optimizer
 
 from model.cpu import fast_bf16
@@ -39,7 +39,7 @@ class Muon(Eager, Optimizer):
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            by_shape: dict[Size, list[Tensor]] = defaultdict(list)
+            by_shape = defaultdict(list)
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     by_shape[parameter.shape].append(parameter)

@@ -152,7 +152,7 @@ def read_turns(place: str, row: Any) -> list[str]:
     if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")
 
-    turns: list[str] = []
+    turns = []
     for message in messages:
         role, content = [text_of(place, message, field) for field in FIELDS]
         given = {name for name, value in message.items() if value is not None}

@@ -119,7 +119,7 @@ class Tokenizer:
     def state(self) -> State:
         """Plain data from which tokenizer_from_state() makes the same tokenizer. Each kind keeps
         the arguments of its __init__ as attributes of the same names."""
-        state: State = {"kind": self.kind, "specials": self.specials}
+        state = {"kind": self.kind, "specials": self.specials}
         arguments = parameters_of(KINDS[self.kind])
         return state | {name: getattr(self, name) for name in arguments}
 

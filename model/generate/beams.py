@@ -39,7 +39,7 @@ def beam_search(
         return logprob / length**length_penalty
 
     active: list[tuple[float, Steps]] = [(0.0, [])]  # each with its log-probability
-    best: Steps = []
+    best = []
     best_score = -math.inf
     for length in range(1, max_new_tokens + 1):
         own_BV = state.next_logits(tokens).log_softmax(-1)

@@ -61,7 +61,7 @@ class LogitsProcessor:
         theirs = load_transformers()
         begin = n_prompt + (n_prompt == 1 and "forced_bos_token_id" in self.rules)
         longest = n_prompt + self.max_new_tokens
-        known: dict[str, Any] = {
+        known = {
             "repetition_penalty": lambda x: theirs.RepetitionPenaltyLogitsProcessor(float(x)),
             "no_repeat_ngram_size": theirs.NoRepeatNGramLogitsProcessor,
             "bad_words_ids": lambda words: theirs.NoBadWordsLogitsProcessor(words, stop),

@@ -7,7 +7,7 @@ from typing import Any
 
 from configs.cli import ArgumentParser, expand_user
 from configs.registry import Count, check_value, construct
-from data.chat import Messages, to_messages
+from data.chat import to_messages
 from data.sources.tables import parse_json, read_turns
 from model.generate.encoder import Pooling
 from model.generate.marks import MASK
@@ -197,10 +197,7 @@ def read_texts(options: Namespace) -> list[Any]:
     if not (file or options.embed or options.chat):
         return [text]
     lines = text.split("\n")
-    if options.chat:
-        return [read_messages(f"line {number}", line) for number, line in enumerate(lines, 1)]
-    return lines
-
-
-def read_messages(place: str, line: str) -> Messages:
-    return to_messages(read_turns(place, parse_json(place, line)))
+    if not options.chat:
+        return lines
+    numbered = ((f"line {number}", line) for number, line in enumerate(lines, 1))
+    return [to_messages(read_turns(place, parse_json(place, line))) for place, line in numbered]

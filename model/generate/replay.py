@@ -1,7 +1,7 @@
 """Replay: on a GPU, a token is one CUDA graph, and the host is some steps behind."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from model.cache import Slots
 from model.cuda import has_grouped_mm, is_sharded
 from model.generate.padding import visible_slots
+from model.generate.sampling import Sampling, sample_next, uniform
 
 DELAY = 2  # steps that a GPU is ahead of the host
 
@@ -61,23 +62,47 @@ def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return replay
 
 
-def replayed_steps(chooser: Any, count: int) -> Iterator[list[list[float]]]:
-    """The same as Chooser.steps. After the prompts, all steps are alike: one warms up, and the next
+def replayed(
+    state: Any, sampling: Sampling, row_ids: Sequence[int], count: int, stop: Sequence[int]
+) -> Iterator[Any]:
+    """The steps of decode(). After the prompts, all of them are alike: one warms up, and the next
     one is recorded."""
-    state = chooser.state
-    choose: Callable[[], Tensor] = chooser.choose
+    tokens = state.prompts_BT
+    device = tokens.device
+    seen_BV = state.unseen(sampling)
+    uniforms_B = torch.zeros(len(row_ids), dtype=torch.float64, device=device)
+    new_B1 = torch.empty_like(tokens[:, :1])  # the same memory at each step
+
+    def choose() -> Tensor:
+        """The ids and their log-probabilities, (2, B), so that one copy brings both to the host."""
+        logits_BV = state.next_logits(tokens)
+        logprobs_BV = logits_BV.log_softmax(-1)
+        if seen_BV is not None:
+            seen_BV.scatter_(1, tokens, True)
+        new_B = sample_next(logits_BV, seen_BV, uniforms_B, sampling)
+        new_B1.copy_(new_B[:, None])
+        logprobs_B = logprobs_BV.gather(1, new_B1)[:, 0]
+        ids_B = new_B.to(logprobs_B.dtype)  # exact below 2^24
+        return torch.stack([ids_B, logprobs_B])
+
+    run = choose
     copies: deque[tuple[Tensor, Any]] = deque()  # to the host, and the end of each copy
     for step in range(count):
         if step == 1:  # from now on, all shapes and addresses stay the same
-            state.visible = visible_slots(state.rows, state.size, state.prompts_BT.device)
-            slots = FixedSlots(state.caches.slots, state.prompts_BT.device)
+            tokens = new_B1
+            state.visible = visible_slots(state.rows, state.size, device)
+            slots = FixedSlots(state.caches.slots, device)
             for owner in (state.caches, *state.caches.states):
                 owner.slots = slots
         if step == 2:
-            choose = record(chooser.choose)
+            run = record(choose)
 
-        chooser.draw(step)
-        copy = choose().to("cpu", non_blocking=True, copy=True)
+        if sampling.temperature > 0:
+            numbers = [uniform(sampling.seed, n, step) for n in row_ids]
+            drawn_B = torch.tensor(numbers, dtype=torch.float64, pin_memory=tokens.is_cuda)
+            uniforms_B.copy_(drawn_B, non_blocking=True)
+
+        copy = run().to("cpu", non_blocking=True, copy=True)
         copies.append((copy, torch.cuda.current_stream().record_event()))
 
         # the host reads the ids of a step while the GPU computes the next ones; it must have read
@@ -87,4 +112,7 @@ def replayed_steps(chooser: Any, count: int) -> Iterator[list[list[float]]]:
         while copies and (must_wait or len(copies) > DELAY):
             copy, event = copies.popleft()
             event.synchronize()
-            yield copy.tolist()
+            ids, logprobs = copy.tolist()
+            yield state.advance(list(map(int, ids)), logprobs, stop)
+            if all(state.ended):
+                return

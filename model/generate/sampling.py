@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,11 +28,11 @@ COLDEST = 1e-6  # lower temperatures are greedy, too, because they may overflow
 def sample_next(
     logits_BV: Tensor,
     seen_BV: Tensor | None,
-    uniforms_B: Tensor,
+    uniforms_B: Any,
     sampling: Sampling,
 ) -> Tensor:
     """The next id of each row. seen_BV marks the tokens that a row already has, or is None without
-    a penalty; uniforms_B are numbers in [0, 1), in float64, which greedy decoding does not use."""
+    a penalty; uniforms_B are numbers in [0, 1), in float64; for greedy decoding, None."""
     if seen_BV is not None:
         logits_BV = penalize(logits_BV, seen_BV, sampling.repetition_penalty)
     if sampling.temperature < COLDEST:

@@ -12,7 +12,7 @@ from model.checkpoint import load_run
 from model.hub.convert import read_hf_config
 from model.hub.files import is_hf_folder, resolve_folder
 from model.hub.tensors import resolve
-from model.weights import Tensors, write_tensors
+from model.weights import write_tensors
 
 
 def export_adapter(run: str | Path, which: str, folder: Path) -> str:
@@ -34,7 +34,7 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
         reason = f"is one with others in {family.model_type}: adapt all of them, or none"
         raise HubError(f"{min(other)} {reason}; or leave out --adapter")
 
-    tensors: Tensors = {}
+    tensors = {}
     ranks = {}
     # GPT-2 stores its matrices transposed, and PEFT never transposes B
     is_transposed = family.model_type == "gpt2"

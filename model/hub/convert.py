@@ -231,7 +231,7 @@ def to_transformers(model: Any, found: Match) -> Any:
     has = model.state_dict()  # with the weight of a tied head
     if not spec["embedding_norm"] and model.kind == "decoder":
         has[TOKENS] = model.stack.embedding_norm(has[TOKENS])
-    tensors: Tensors = {}
+    tensors = {}
     for name, needed in model_tensors(upgraded).items():
         is_gain = needed.ndim == 1 and name.endswith("weight")
         new = torch.full(needed.shape, float(is_gain))

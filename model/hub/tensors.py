@@ -93,7 +93,7 @@ def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tens
     if other:
         raise HubError(f"config.json has no place for {min(other)} (tensors: {len(other)})")
 
-    tensors: Tensors = {}
+    tensors = {}
     for name, (rule, parts) in resolved.items():
         weights = rule.to_ours(theirs.pop(name))
         for part, weight in zip(parts, weights, strict=True):
@@ -104,7 +104,7 @@ def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tens
 
 
 def to_hf(table: Table, ours: Tensors) -> Tensors:
-    tensors: Tensors = {}
+    tensors = {}
     for hf_name, (rule, parts) in resolve(table, ours).items():
         # its own memory: of tensors that share it, only one would be written
         tensors[hf_name] = rule.to_hf([ours[part] for part in parts]).clone()

@@ -104,7 +104,7 @@ def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
     spelled = {token.content: i for i, token in theirs.added_tokens_decoder.items()}
     roles = {key: getattr(theirs, key, None) for keys in ROLES.values() for key in keys}
 
-    known: dict[str, list[int]] = {}
+    known = {}
     for source in (spelled, roles, hf_config.to_dict(), rules):  # the last one wins
         for key, value in source.items():
             listed = value if isinstance(value, list) else [value]
@@ -112,7 +112,7 @@ def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
             if ids:  # -1 means none
                 known[key] = ids
 
-    specials: Ids = {}
+    specials = {}
     for special, keys in ROLES.items():
         ids = next((known[key] for key in keys if key in known), [])
         for n, i in enumerate(ids):

@@ -77,7 +77,7 @@ def split_layers(spec: Spec) -> list[Spec]:
 
 def write_layers(spec: Spec) -> Keys:
     layers = split_layers(spec)
-    keys: Keys = {"layer_types": [WINDOW if layer.get(SIZE) else FULL for layer in layers]}
+    keys = {"layer_types": [WINDOW if layer.get(SIZE) else FULL for layer in layers]}
     if sizes := [layer[SIZE] for layer in layers if layer.get(SIZE)]:
         keys["sliding_window"] = sizes[0]
     return keys | write_rope(layers[0])
