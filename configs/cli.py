@@ -38,7 +38,7 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def run_command(main: Callable[[], Any]) -> int:
+def run_command(main: Callable) -> int:
     """Run main() and return the exit code of the command."""
     if sys.stdout is None:  # some schedulers start programs with it closed
         sys.stdout = StringIO()
@@ -52,7 +52,7 @@ def run_command(main: Callable[[], Any]) -> int:
     return 0
 
 
-def run_hydra(main: Callable[[], Any]) -> int:
+def run_hydra(main: Callable) -> int:
     """Run a main that is decorated by Hydra, and return its exit code."""
     from configs.compose import prepare_arguments
 

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+Settings = dict[str, Any]
 
-def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
+
+def flatten(node: Settings, path: str = "") -> Settings:
     """Flatten nested dicts to {dotted key: value}."""
-    flat: dict[str, Any] = {}
+    flat: Settings = {}
     for key, value in node.items():
         name = f"{path}{key}"
         if isinstance(value, dict):
@@ -15,9 +17,9 @@ def flatten(node: dict[str, Any], path: str = "") -> dict[str, Any]:
     return flat
 
 
-def nested(flat: dict[str, Any]) -> dict[str, Any]:
+def nested(flat: Settings) -> Settings:
     """The inverse of flatten."""
-    nodes: dict[str, Any] = {}
+    nodes: Settings = {}
     for name, value in flat.items():
         *path, option = name.split(".")
         node = nodes

@@ -74,7 +74,7 @@ def check_value(name: str, value: Any, annotation: Any) -> Any:
 
 
 @cache
-def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def parameters_of(constructor: Callable) -> dict[str, inspect.Parameter]:
     """The parameters of a constructor, except those that a partial has fixed."""
     fixed = constructor.keywords if isinstance(constructor, partial) else {}
     parameters = inspect.signature(constructor).parameters
@@ -83,7 +83,7 @@ def parameters_of(constructor: Callable[..., Any]) -> dict[str, inspect.Paramete
 
 def construct(
     path: str,
-    constructor: Callable[..., Any],
+    constructor: Callable,
     options: dict[str, Any],
     shared: Mapping[str, Any] = {},
 ) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from configs.registry import BelowOne, Bounds, Count, Natural, NonNegative, Positive, Ratio, UpToOne
 
 IGNORE_INDEX = -100  # a target that is not predicted
+Part = dict[str, Any]  # its options, and its kind if there are several
 Layers = Annotated[int, Bounds(least=1, most=10_000)]
 
 
@@ -25,15 +26,15 @@ class ModelConfig:
     n_heads: Count
     context_length: Count
     dropout: BelowOne
-    embedding: dict[str, Any]
+    embedding: Part
     embedding_norm: bool
-    position: dict[str, Any]
-    block: dict[str, Any]
-    norm: dict[str, Any]
-    attention: dict[str, Any]
-    cross_attention: dict[str, Any] | None
-    ffn: dict[str, Any]
-    head: dict[str, Any]
+    position: Part
+    block: Part
+    norm: Part
+    attention: Part
+    cross_attention: Part | None
+    ffn: Part
+    head: Part
     encoder: EncoderSizes
     init: str
     layers: list[str] | None = None  # a pattern of layer_kinds, such as [window, full]
@@ -123,11 +124,11 @@ class Config:
     ddp_timeout: Positive
     debug: bool
     model: ModelConfig
-    data: dict[str, Any]
-    tokenizer: dict[str, Any]
-    objective: dict[str, Any]
-    optimizer: dict[str, Any]
-    schedule: dict[str, Any]
+    data: Part
+    tokenizer: Part
+    objective: Part
+    optimizer: Part
+    schedule: Part
     train: TrainConfig
     loss: LossConfig
     ema: EMAConfig
@@ -138,4 +139,4 @@ class Config:
     log: LogConfig
     sample: SampleConfig
     wandb: WandbConfig
-    adapt: dict[str, Any]
+    adapt: Part

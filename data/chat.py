@@ -79,7 +79,7 @@ class ChatTemplate:
 
         end = tokenizer.specials["end"]
         # values that the template may use
-        self.names: dict[str, Any] = {"eos_token": self.specials.get(end, "")}
+        self.names = {"eos_token": self.specials.get(end, "")}
         for file in SETTINGS:
             settings = json.loads(tokenizer.files.get(file, "{}"))
             for name, value in settings.items():

@@ -116,9 +116,7 @@ class TokenLoader(Loader):
             yield self.evaluation_batch(np.array([self.n]))
 
 
-def prefetch(
-    function: Callable[[Any], Any], items: Iterable, workers: int = 1, ahead: int = 1
-) -> Iterator:
+def prefetch(function: Callable, items: Iterable, workers: int = 1, ahead: int = 1) -> Iterator:
     """map(function, items), in threads that are some items ahead."""
     with ThreadPoolExecutor(workers) as threads:
         futures = (threads.submit(function, item) for item in items)  # when islice takes it

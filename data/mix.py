@@ -51,8 +51,8 @@ class Mix(Source):
         shared = {"cache": self.cache, "document_mask": self.document_mask}  # set for all at once
         usual = {"val_fraction": self.val_fraction, "weight": 1}
         kinds = {name: SOURCES[name] for name in SOURCES if name != "mix"}
-        self.weights: dict[str, float] = {}
-        self.members: dict[str, Source] = {}
+        self.weights = {}
+        self.members = {}
         for name, node in self.sources.items():
             path = f"data.sources.{name}"
             options = usual | with_defaults(check_value(path, node, dict))
@@ -192,9 +192,7 @@ class PairMix(MixLoader, PairLoader):
         return np.concatenate([loader.lengths for loader in self.loaders])
 
 
-def load_mix(
-    mix: Mix, trainer: Trainer, specials: Sequence[str], seed: int, load: Callable[..., Any]
-) -> Any:
+def load_mix(mix: Mix, trainer: Trainer, specials: Sequence[str], seed: int, load: Callable) -> Any:
     """The Loaders of a mix; load(source, trainer, seed, held_out) gives those of a source."""
     trainer, held_out = share(mix, trainer, specials)
     parts = []

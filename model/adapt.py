@@ -94,7 +94,7 @@ def freeze(model: Any, last: Count) -> None:
     model.head.requires_grad_(not model.head.tie_weights)
 
 
-ADAPTS: Registry[Any] = Registry(none=lambda model: None, lora=add_lora, freeze=freeze)
+ADAPTS = Registry(none=lambda model: None, lora=add_lora, freeze=freeze)
 
 
 def adapt(model: nn.Module, node: dict[str, Any], seed: int = 0) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import yaml
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from configs.cli import expand_user, warn
 from configs.errors import CheckpointError
+from configs.flat import Settings
 from configs.parts import LOADED, own_code
 from configs.registry import construct
 from configs.schema import ModelConfig
@@ -40,7 +41,7 @@ from model.weights import (
 class LoadedRun(NamedTuple):
     model: nn.Module
     tokenizer: Tokenizer
-    config: dict[str, Any]
+    config: Settings
     step: int  # of the checkpoint
 
 
@@ -113,7 +114,7 @@ def verify_file(path: Path, expected: str | None) -> None:
         raise CheckpointError(f"{path} is damaged: its checksum does not match")
 
 
-def read_config(folder: Path, hint: str = "") -> dict[str, Any]:
+def read_config(folder: Path, hint: str = "") -> Settings:
     """The settings of a run, with its choices and overrides. hint: for a missing folder."""
     path = folder / "config.yaml"
     if not folder.exists():
@@ -130,7 +131,7 @@ def read_config(folder: Path, hint: str = "") -> dict[str, Any]:
     raise CheckpointError(f"{path} is damaged, or was written by another version")
 
 
-def check_code(folder: Path, config: dict[str, Any], code: dict[str, str]) -> None:
+def check_code(folder: Path, config: Settings, code: dict[str, str]) -> None:
     """Refuse a run that this code cannot load; warn about code that has changed since."""
     place = config.get("parts")
     if place is not None and not LOADED:
@@ -146,7 +147,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer_from_state(read_json(folder / "tokenizer.json"))
 
 
-def read_state(checkpoint: Path) -> dict[str, Any]:
+def read_state(checkpoint: Path) -> Settings:
     state = read_json(checkpoint / "state.json")
     if state.get("format") != FORMAT:
         reads = f"this version reads {FORMAT}; continue the run with the version that wrote it"
@@ -166,9 +167,7 @@ def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
             yield name, file.get_tensor(name).clone()  # the file is mapped and may be deleted
 
 
-def read_frozen(
-    folder: Path, config: dict[str, Any], expected: Tensors
-) -> Iterator[tuple[str, Tensor]]:
+def read_frozen(folder: Path, config: Settings, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
     """Like read_tensors, for the weights that are in no checkpoint."""
     verify_file(folder / FROZEN, config.get("frozen"))
     return read_tensors(folder / FROZEN, expected)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -66,7 +65,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}
 
-FFNS: Registry[Any] = Registry()  # moe.py has one more
+FFNS: Registry = Registry()  # moe.py has one more
 for kind, activation in ACTIVATIONS.items():
     FFNS[kind] = partial(MLP, activation=activation, gated=False)
 for kind, gate in GATES.items():

@@ -36,7 +36,7 @@ class Part(nn.Module):
 
     def __init__(self, whole: nn.Linear, channels: slice):
         super().__init__()
-        self.whole: Any = whole
+        self.whole = whole
         self.channels = channels  # its outputs among those of all
 
     def forward(self, x: Tensor) -> Tensor:

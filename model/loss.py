@@ -57,7 +57,7 @@ def loss(
     targets: Tensor,
     count: int | None = None,
     weights: Tensor | None = None,
-    gradients_of_chunk: Callable[..., Any] | None = None,  # chunk_gradients, perhaps compiled
+    gradients_of_chunk: Callable | None = None,  # chunk_gradients, perhaps compiled
     **options: Any,  # of chunk_loss
 ) -> tuple[Tensor, int]:
     """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
@@ -130,7 +130,7 @@ def chunk_gradients(
 
 
 def loss_with_gradients(
-    gradients_of_chunk: Callable[..., Any],
+    gradients_of_chunk: Callable,
     size: int,
     labels: Sequence[Tensor],  # targets, and weights if any
     hidden_NC: Tensor,

@@ -4,7 +4,7 @@ queries and keys, or adds a bias to the attention scores."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +59,7 @@ class Rope(Position):
                 f"rotary_fraction ({rotary_fraction}) of {rotary_dim} is {self.width} channels; "
                 "rope needs an even number above 0 (or position=none)"
             )
-        self.scaling: Any = build("scaling", SCALINGS, scaling or {"kind": "none"})
+        self.scaling = build("scaling", SCALINGS, scaling or {"kind": "none"})
 
     def rotary(self, x: Tensor, pos: Tensor) -> Rotate:
         inv_freq = inv_frequencies(self.width, self.rope_theta, x)

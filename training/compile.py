@@ -37,8 +37,8 @@ def compile_module(module: LossModule, config: Config, world: World) -> None:
 
 
 def compiled(
-    eager: Callable[..., Any], owner: nn.Module, is_optional: bool, failures: list[Exception]
-) -> Callable[..., Any]:
+    eager: Callable, owner: nn.Module, is_optional: bool, failures: list[Exception]
+) -> Callable:
     """The function of a module, compiled by torch.compile, but only in training: each new length of
     a text would be compiled again. If that is optional, it runs eagerly after the first failure."""
     from torch._dynamo.exc import TorchDynamoException
@@ -69,7 +69,7 @@ def recompute_blocks(model: nn.Module) -> None:
         block.forward = recomputed(block, block.forward)
 
 
-def recomputed(block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Tensor]:
+def recomputed(block: nn.Module, forward: Callable) -> Callable[..., Tensor]:
     """A forward that is recomputed: the second pass reads the buffers, and what earlier layers
     share, as the first one found them."""
 

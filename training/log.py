@@ -19,6 +19,7 @@ from model.runs import read_rows
 from training.cost import ideal_seconds
 from training.distributed import received_signals
 from training.plot import draw_run
+from training.predictions import draw_confusion
 from training.run import Run
 from training.wandb_log import start_wandb
 
@@ -48,10 +49,10 @@ class Log:
         self.run = run
         self.state = run.state
         self.is_main = run.world.is_main
-        self.ideal_seconds: float | None = None  # of a step, for MFU
+        self.ideal_seconds = None  # of a step, for MFU
         if self.is_main and run.world.device.type == "cuda":
             self.ideal_seconds = ideal_seconds(run)
-        self.wandb: Any = None
+        self.wandb = None
         self.disk_failed = False
         console = Console(soft_wrap=True)
         has_bar = self.is_main and console.is_terminal
@@ -90,6 +91,9 @@ class Log:
             with suppress(OSError):
                 rows = list(read_rows(self.folder / "metrics.jsonl"))
                 draw_run(rows, self.folder / "curve.png")
+                if "confusion" in metrics:
+                    classes = self.run.model.classes
+                    draw_confusion(metrics["confusion"], classes, self.folder / "confusion.png")
         self.restart_clock()
 
     def record(self, values: dict[str, float], ending: str = "", **unprinted: Any) -> None:

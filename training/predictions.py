@@ -1,9 +1,11 @@
 """What a model predicts for validation examples, targets and masked tokens; the accuracy of both."""
 
 import json
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -17,6 +19,8 @@ from data.tokenizers.tokenizer import Tokenizer
 from model.generate.beams import beam_search
 from model.generate.decode import Rows, generate
 from training.run import Run
+
+MAX_CLASSES = 50  # of a picture
 
 
 def predict_example(run: Run, batch: Batch) -> dict[str, Any]:
@@ -138,6 +142,30 @@ def class_metrics(counts: ndarray) -> dict[str, Any]:
         "val_f1": f1[occurrences > 0].mean(),
         "confusion": counts.astype(int).tolist(),
     }
+
+
+def draw_confusion(confusion: list[list[int]], classes: list[str], path: Path) -> None:
+    """Draw a confusion matrix, unless it is too large. Darker cells are larger shares of a row."""
+    from matplotlib.figure import Figure
+
+    if len(classes) > MAX_CLASSES:
+        return
+    shares = [[count / max(1, sum(row)) for count in row] for row in confusion]
+    side = 3 + 0.4 * len(classes)
+    figure = Figure(figsize=(side, side), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(shares, cmap="Blues", vmax=1.5)  # a black number is readable on all of them
+
+    for label, row in enumerate(confusion):
+        for prediction, count in enumerate(row):
+            axes.text(prediction, label, str(count), ha="center", va="center")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(range(len(classes)), classes, parse_math=False)
+
+    axes.tick_params("x", rotation=90)
+    axes.set(xlabel="prediction", ylabel="label")
+    with warnings.catch_warnings(action="ignore"):  # about characters that the font lacks
+        figure.savefig(path)
 
 
 ACCURACIES: Registry[Accuracy] = Registry(

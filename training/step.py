@@ -1,6 +1,6 @@
 """The parts of a training step; train.py has the step itself."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ class LossModule(nn.Module):
         self.options = vars(config)
         if hasattr(model, "loss") and any(self.options.values()):
             raise ValueError("loss.* is for cross-entropy; this model has a loss() of its own")
-        self.chunk_gradients: Callable[..., Any] = chunk_gradients  # compile_module may compile it
+        self.chunk_gradients = chunk_gradients  # compile_module may compile it
         contributors = [module for module in model.modules() if hasattr(module, "losses")]
         self.terms = Terms(contributors) if contributors else None
 

@@ -26,7 +26,7 @@ BATCH_ROWS = 64  # at a time from a parquet file, whose row groups may not fit i
 Rows = Iterator[tuple[str, Any]]  # (place, row, or a DataError)
 
 
-def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
+def attempt(read: Callable, *arguments: Any) -> Any:
     """The result of read(), or the DataError that it raises."""
     try:
         return read(*arguments)

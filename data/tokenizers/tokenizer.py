@@ -159,7 +159,7 @@ def to_base64(tokens: Iterable[bytes]) -> list[str]:
     return [base64.b64encode(token).decode() for token in tokens]
 
 
-KINDS: Registry[Any] = Registry(bpe=BytePairTokenizer)  # plain.py and imported.py have the others
+KINDS: Registry = Registry(bpe=BytePairTokenizer)  # plain.py and imported.py have the others
 
 
 def tokenizer_from_state(state: State) -> Tokenizer:

@@ -48,7 +48,7 @@ OPTIONS = """
 --explain PATH              save an .html page of the first sample: predictions, attention
 --debug                     show the traceback of an error
 """
-DEFAULTS: dict[str, Any] = {
+DEFAULTS = {
     "checkpoint": "latest",
     "device": "auto",
     "precision": "auto",

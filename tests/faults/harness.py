@@ -28,9 +28,6 @@ OVERRIDES = f"""
 """.split()
 
 
-# ---- runs
-
-
 def start(cwd, arguments, act=None, output="output"):
     """The id of a process that calls act() and is then train.py with these arguments, in `cwd`."""
     with warnings.catch_warnings():
@@ -76,9 +73,6 @@ def output_of(cwd, *overrides, act=None, code=0):
 def resume(cwd, *overrides):
     """Continue or start the run, which must come to its end; returns its output."""
     return output_of(cwd, *overrides, "resume=auto")
-
-
-# ---- what they have written
 
 
 def verified_steps(folder):

@@ -75,9 +75,6 @@ def path_of(target, folder=None):
     return os.path.abspath(target)
 
 
-# ---- acts
-
-
 def kill(name, path, argument):
     """Of a write, half comes first."""
     if name == "write":
@@ -122,9 +119,6 @@ def spoil(kind, call):
         return x
 
     Decoder.hidden = hidden
-
-
-# ---- what a run does to the disk
 
 
 def operations(cwd, *overrides, below=None):

@@ -35,9 +35,6 @@ def copy_run(cwd):
     return shutil.copytree(HOME / RUN, cwd / RUN)
 
 
-# ---- damages: (the bytes of a file, random draws) -> other bytes
-
-
 def flip_bit(data, draw):
     at = draw.randrange(len(data))
     return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
@@ -49,9 +46,6 @@ def truncate(data, draw):
 
 def append(data, draw):
     return data + bytes(draw.randrange(1, 9))
-
-
-# ---- checkpoints
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -97,9 +91,6 @@ def test_other_files_of_a_run(name, zeros, share, tmp_path):
     assert code == 4, output
     assert output.count("error: ") == 1
     assert f"runs/run/{name}" in output
-
-
-# ---- runs
 
 
 def test_a_nan_is_never_saved(tmp_path):

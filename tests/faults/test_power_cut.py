@@ -23,9 +23,6 @@ CUTS = 150  # of each run, at least one after each operation
 every_kind = pytest.mark.parametrize("kind", ["new", "resumed"])
 
 
-# ---- the model of a disk
-
-
 class File:
     def __init__(self, data=b""):
         self.sync(data)
@@ -117,9 +114,6 @@ class Disk:
         """Write what a power cut leaves: what was synced and, with random draws, more."""
         shutil.rmtree(folder, ignore_errors=True)
         self.top.write_to(folder, draw)
-
-
-# ---- runs
 
 
 def newest_step(folder):

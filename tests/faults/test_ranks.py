@@ -149,8 +149,6 @@ def test_two_processes_end(way, parallel, seed, tmp_path):
     assert_equal(tmp_path / RUN, expected)
 
 
-# ---- torchrun
-
 LONG = ["train.steps=200", "checkpoint.every=50", "eval.every=null", "sample.every=null"]
 SENT = [  # the signal, its receiver, and how the processes share the model
     ("SIGTERM", "both", "ddp"),

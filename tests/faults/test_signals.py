@@ -39,7 +39,7 @@ BEFORE = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGUSR2: -
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 @pytest.mark.parametrize("phase", PHASES)
 def test_in_every_phase(phase, number, tmp_path):
     code, output = run(tmp_path, act=partial(send, *PHASES[phase], number))

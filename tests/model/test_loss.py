@@ -41,8 +41,8 @@ def assert_same(total, expected, inputs):
 
 
 @pytest.mark.parametrize("unsliced", [(), ("cpu",)])  # the second as on a GPU
-@pytest.mark.parametrize("extra", [{}, EXTRA], ids=str)
-@pytest.mark.parametrize("options", [{}, {"bias": True}, ALL_OPTIONS], ids=str)
+@pytest.mark.parametrize("extra", [{}, EXTRA])
+@pytest.mark.parametrize("options", [{}, {"bias": True}, ALL_OPTIONS])
 @pytest.mark.parametrize("rows, keep", [(50, 1.0), (50, 0.0), (5 * CHUNK, 0.15)])
 def test_sum_and_gradients(rows, keep, options, extra, unsliced, monkeypatch):
     monkeypatch.setattr("model.loss.UNSLICED", unsliced)

@@ -121,8 +121,6 @@ def test_a_frozen_weight_that_changes(start, own, monkeypatch):
     assert "no frozen parameter may change" in start(*USE, code=2).err
 
 
-# ---- parameters that a loss does not reach
-
 REACHED = "the loss does not depend on stack.blocks.0.ffn.unused.weight, "
 
 
@@ -139,9 +137,6 @@ def test_with_ddp_it_is_refused():
     run.model.bias.grad = None
     with pytest.raises(ValueError, match="the loss does not depend on bias; use them, or call"):
         check_gradients(run, [])
-
-
-# ---- an optimizer that evaluates other weights than it trains
 
 
 class ScheduleFree(AdamW):

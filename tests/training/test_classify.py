@@ -18,9 +18,9 @@ from model.hub.__main__ import main as hub
 from tests.model.hub.hub_models import build_hf, byte_pairs, save
 from tests.training.runs import last, read_lines, rows, tensors
 from training.evaluate import main as evaluate
-from training.predictions import class_metrics
+from training.predictions import class_metrics, draw_confusion
 
-LABELS = ["Sci/Tech", "été", "other"]
+LABELS = ["Sci/Tech", "été", "other$x_$"]
 LABELLED = ["data=table", "data.path=labels.jsonl", "data.label=label"]
 LONG = ["train.steps=80", "train.batch_size=16", "eval.max_examples=100"]
 
@@ -57,7 +57,14 @@ def test_it_learns_and_answers(fit, model, answer, command):
     wrong, the confusion matrix is not diagonal."""
     folder = fit(f"model={model}", *LONG, "sample.every=40")
     assert last(folder, "val_accuracy", "val_f1", "full") == (1, 1, True)
-    assert len(rows(folder, "confusion")) == 1
+    [[confusion]] = rows(folder, "confusion")
+    classes = sorted(LABELS)
+    for name in ("again.png", "again.svg"):
+        draw_confusion(confusion, classes, Path(name))
+    assert Path("again.png").read_bytes() == (folder / "confusion.png").read_bytes()
+    texts = re.findall("<!-- (.*) -->", Path("again.svg").read_text())
+    numbers = [str(number) for row in confusion for number in row]
+    assert texts == [*classes, "prediction", *classes, "label", *numbers]
     write([*LABELS[1:], LABELS[0]], 60, "wrong.jsonl")
     wrong = [*LABELLED, "data.path=wrong.jsonl", "data.val_path=wrong.jsonl"]
     printed = command(evaluate, f"--run={folder}", "--json", *wrong).out

@@ -23,9 +23,6 @@ def column(text, name):
     return [row[head.index(name)] for row in body]
 
 
-# ---- sweeps
-
-
 def test_a_sweep_of_which_one_run_fails(start):
     """The others are trained; the table has its first evaluation. runs/ may be a link."""
     Path("disk").mkdir()
@@ -68,9 +65,6 @@ def test_a_sweep_that_is_repeated_goes_on(start):
         sentence = f"runs/mine/{number} already exists, with other settings; choose another"
         assert sentence in errors
     assert files("runs/mine/0") == kept
-
-
-# ---- any runs
 
 
 @pytest.fixture

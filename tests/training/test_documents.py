@@ -51,7 +51,7 @@ def alone():
             yield {"tokens": row[None, start:stop]}, row[None, start + 1 : stop + 1]
 
 
-@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+@pytest.mark.parametrize("changes", VARIANTS)
 @pytest.mark.parametrize("fused", [False, True])
 def test_loss_and_gradients(changes, fused, monkeypatch):
     """(Every part is in test_grid_in_use.py.)"""

@@ -97,9 +97,6 @@ def test_a_finished_run_keeps_its_record(start, is_evaluated):
     assert {path.name for path in now if now[path] != whole[path]} <= {"curve.png"}
 
 
-# ---- settings
-
-
 @pytest.fixture
 def resume(start, monkeypatch):
     """resume(*overrides) -> what is printed of the settings, which are only read"""

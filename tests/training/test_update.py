@@ -106,9 +106,6 @@ def cross_entropy(model, batch, reduction="mean"):
     return nn.functional.cross_entropy(logits, targets, reduction=reduction)
 
 
-# ---- the gradient
-
-
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 @pytest.mark.parametrize("rows, share", [(6, 1.0), (4, 1.0), (1, 1.0), (4, 0.5)])
 def test_micro_batches_add_up_to_the_gradient_of_the_mean(kind, rows, share):
@@ -219,9 +216,6 @@ def test_a_step_stays_on_its_device(preset, optimizer):
         each.step()
 
 
-# ---- evaluation
-
-
 @pytest.mark.parametrize("options", [(0.1, 0.0), (0.0, 0.01)])
 def test_an_evaluation_is_the_mean_over_targets(options):
     """Without dropout, and what is added to the loss of training."""
@@ -236,9 +230,6 @@ def test_an_evaluation_is_the_mean_over_targets(options):
     assert found["val_loss"] == pytest.approx((first + second) / n_targets, rel=1e-9)
     assert found["val_loss_b"] == pytest.approx(second / batches[1].count, rel=1e-9)
     assert module(*batches[0])["loss"].item() != pytest.approx(first, rel=1e-9)
-
-
-# ---- the optimizers
 
 
 def test_weights_decay_at_the_learning_rate_of_the_step():

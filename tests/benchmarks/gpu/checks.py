@@ -36,8 +36,6 @@ def expect(name, is_right):
     return {"failed": [] if is_right else [name]}
 
 
-# ---- what is computed
-
 MASKS = [
     "model=llama model.attention.sliding_window=5",
     "model=llama model.layers=[window,nope] model.layer_kinds.window.attention.sliding_window=5",
@@ -147,9 +145,6 @@ def resume(bench, *overrides):
     for what, name in (("repeats", "again"), ("resumes", "stopped")):
         is_equal = saved(name) == expected
         yield {what: is_equal} | expect(what, is_equal or not is_promised)
-
-
-# ---- how fast, and in how much memory
 
 
 def training(bench, *overrides):

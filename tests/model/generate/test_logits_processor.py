@@ -66,7 +66,7 @@ def both(pair, rules, beams=None, stop=(END,)):
 
 
 @pytest.mark.parametrize("beams", [None, 3])
-@pytest.mark.parametrize("rules", RULES, ids=str)
+@pytest.mark.parametrize("rules", RULES)
 def test_ids_are_those_of_transformers(models, rules, beams):
     changes = 0
     for name, pair in models.items():
