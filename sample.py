@@ -121,7 +121,7 @@ class Sampler:
             self.complete = partial(filled, self)
         return [before, after]
 
-    def answer(self, texts: list[Any]) -> None:
+    def answer(self, texts: list) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
         rows = [self.encode(text, number) for text in texts for number in range(self.options.n)]
         if self.options.score:

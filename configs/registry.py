@@ -85,7 +85,7 @@ def construct(
     path: str,
     constructor: Callable,
     options: dict[str, Any],
-    shared: Mapping[str, Any] = {},
+    shared: Mapping = {},
 ) -> Any:
     """constructor(**options), for example of a dataclass, plus those shared values for which it
     has parameters. Shared values, such as d_model, are the caller's: no option can set them. So
@@ -110,7 +110,7 @@ def construct(
         raise
 
 
-def build(name: str, kinds: Mapping[str, Any], node: Any, shared: Mapping[str, Any] = {}) -> Any:
+def build(name: str, kinds: Mapping, node: Any, shared: Mapping = {}) -> Any:
     """Build kinds[node["kind"]] with its other options."""
     options = dict(node)
     kind = options.pop("kind", None)

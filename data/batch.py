@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from numpy import ndarray
@@ -24,7 +23,7 @@ class Batch:
     n_tokens: int = 0  # without padding; a part of a batch keeps the number of the whole
     source: str = ""  # of a mix, in an evaluation
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator:
         """Yield the arguments of LossModule."""
         yield from (self.inputs, self.targets, self.count)
         if self.weights is not None:

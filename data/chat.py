@@ -37,7 +37,7 @@ MARK = "\ufdd0mark\ufdd0"
 SAID = "\ufdd0said\ufdd0"  # in the place of what is said
 
 
-def to_messages(texts: Sequence[Any]) -> Messages:
+def to_messages(texts: Sequence) -> Messages:
     """Messages from texts in which roles and contents alternate."""
     pairs = zip(texts[::2], texts[1::2], strict=True)
     return [{"role": role, "content": content} for role, content in pairs]

@@ -18,6 +18,7 @@ from data.tokenizers.huggingface import drop_template
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TRAINERS, Pretrained
 
+POOLED = ("labels", "encoder")
 REPLACEABLE = ("start", "pad")  # `end` takes their place in a tokenizer that lacks them
 
 
@@ -55,6 +56,10 @@ def build_data(config: Config) -> tuple[Source, Objective, dict[str, Any]]:
             f"is of the kind {architecture}; for text, objective=auto works with every model"
         )
 
+    if config.model.head.get("pooling") and (source.input_kind, architecture) != POOLED:
+        raise ValueError(
+            "model.head.pooling is for an encoder and data.label, which it classifies by"
+        )
     if config.model.classes and objective.input_kind != "labels":
         raise ValueError("this model has classes: it needs a data.label, or another init_from")
 

@@ -63,7 +63,7 @@ class Mix(Source):
             raise ValueError("the sources must be all text, all pairs or all conversations")
         [self.input_kind] = input_kinds
 
-    def drawn(self, positions: Any) -> Iterator[Any]:
+    def drawn(self, positions: Any) -> Iterator:
         """Yield for each source how many of the examples before each position it gives: its share,
         rounded down, of those that the sources before it leave. With weights 3 and 1, the first 6
         examples are 4 of the first source and 2 of the second. A subclass may let the shares depend
@@ -138,7 +138,7 @@ class JoinedFiles:
 class MixLoader(Loader):
     """The examples of several loaders, with ids that begin where those of the one before end."""
 
-    def __init__(self, mix: Mix, loaders: list[Any], seed: int):
+    def __init__(self, mix: Mix, loaders: list, seed: int):
         self.mix = mix
         self.loaders = loaders
         file: Any = JoinedFiles([loader.file for loader in loaders])

@@ -79,7 +79,7 @@ def prepare(
     return corpus
 
 
-def cached(source: Source, content: list[Any], build: Callable[[Path], None]) -> Path:
+def cached(source: Source, content: list, build: Callable[[Path], None]) -> Path:
     """The folder in the cache that is named by this content; build() fills a new one."""
     root = expand_user(source.cache)
     key = hashlib.sha256(json.dumps([FORMAT, *content]).encode()).hexdigest()[:16]

@@ -68,10 +68,12 @@ class Head(nn.Module):
         logit_softcap: Positive | None = None,
         mlm_transform: Literal["relu", "relu2", "gelu", "gelu_tanh", "silu", "tanh"] | None = None,
         mlm_norm: bool = True,
+        pooling: Literal["mean"] | None = None,
         norm: MakeNorm = LayerNorm,
     ):
         super().__init__()
         self.tie_weights = tie_weights
+        self.pooling = pooling  # of an encoder with classes
         self.logit_softcap = logit_softcap
         self.scale = d_model**-0.5 if scale_by_inv_sqrt_d else None
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from configs.schema import ModelConfig
@@ -22,7 +23,14 @@ class Encoder(Transformer):
     def hidden(
         self, tokens: Tensor, *, visible: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
-        return self.stack(self.embedding(tokens, types), tokens=tokens, visible=visible)
+        """The last hidden states; with pooling, their mean in the place of each."""
+        x = self.stack(self.embedding(tokens, types), tokens=tokens, visible=visible)
+        if self.head.pooling == "mean":
+            is_text_BT = torch.ones_like(tokens) if visible is None else visible
+            sum_BC = (x * is_text_BT[..., None]).sum(1)
+            mean_BC = sum_BC / is_text_BT.sum(1, keepdim=True)
+            x = mean_BC[:, None].expand_as(x)
+        return x
 
 
 class EncoderDecoder(Transformer):

@@ -74,5 +74,5 @@ class LayeredStack(Stack):
                 raise ValueError(f"{name} adds to the embeddings: it is the same in all layers")
         self.layer_positions = nn.ModuleList(others)
 
-    def encodings(self) -> list[Any]:
+    def encodings(self) -> list:
         return [self.position, *self.layer_positions]

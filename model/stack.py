@@ -58,7 +58,7 @@ class Stack(nn.Module):
         # for each layer, (index of its position encoding, window); here all layers share one context
         self.context_keys = [(0, attention.sliding_window)] * len(self.blocks)
 
-    def encodings(self) -> list[Any]:
+    def encodings(self) -> list:
         return [self.position]
 
     def new_caches(self, size: int) -> Caches:

@@ -28,7 +28,7 @@ class Checkpointer:
     def __init__(self, folder: Path, run: Run):
         self.folder = folder
         self.run = run
-        self.unchanging: list[Any] = []  # what no step may change; begin() sets it
+        self.unchanging: list = []  # what no step may change; begin() sets it
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
         self.unsaved_best: list[tuple] = []  # the best step, until it is written
@@ -98,7 +98,7 @@ class Checkpointer:
         }
         return {file: named for file, named in tensors.items() if named}
 
-    def unchanging_of(self, tensors: dict[str, Tensors]) -> list[Any]:
+    def unchanging_of(self, tensors: dict[str, Tensors]) -> list:
         """What no step may change: the names of tensors and the options of optimizers. A custom
         optimizer that makes state in a step, or changes its options, could not be resumed."""
         names = [list(named) for named in tensors.values()]

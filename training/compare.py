@@ -96,7 +96,7 @@ def metric_of(runs: list[RunEnd]) -> str:
 def group_seeds(runs: list[RunEnd], field: str) -> list[Group]:
     """Groups of runs that differ only in their seed, the one with the lowest mean first."""
     groups = defaultdict(list)
-    seen: Counter[Any] = Counter()
+    seen: Counter = Counter()
     for run in runs:
         settings = repr(run.settings)
         groups[settings, seen[settings, run.seed]].append(run)

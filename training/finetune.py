@@ -17,21 +17,22 @@ from model.transformer import build_model
 from model.weights import all_tensors, assign_weights
 
 MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn", "tokenizer")
-TUNABLE = r"model\.(context_length|dropout|([a-z_]+\.)?kind)|optimizer\..+"
+TUNABLE = r"model\.(context_length|dropout|head\.pooling|([a-z_]+\.)?kind)|optimizer\..+"
 
 
 def with_model(
     node: DictConfig, keys: list[str], choices: dict[str, Any]
 ) -> tuple[DictConfig, dict[str, Any]]:
     """Returns (the settings with the model and tokenizer of init_from=, the option of each other
-    group). `keys` are those of the command line; of its model settings, only a shorter context,
-    dropout and another kind of a part may be set. Muon is used only if it is named: its learning
-    rates would destroy a trained model."""
+    group). `keys` are those of the command line; of its model settings, only those in TUNABLE may be
+    set. Muon is used only if it is named: its learning rates would destroy a trained model."""
     for key in keys:
         group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
         if group in MODEL_GROUPS and not re.fullmatch(TUNABLE, key):
             reason = "conflicts with init_from, which sets model and tokenizer"
-            hint = "remove it (only model.context_length, model.dropout and a kind may be set)"
+            hint = (
+                "remove it (only model.context_length, dropout, head.pooling and a kind may be set)"
+            )
             raise ValueError(f"{key} {reason}; {hint}")
     if "experiment" in keys:
         warn(

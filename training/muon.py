@@ -50,7 +50,7 @@ class Muon(Eager, Optimizer):
 
     def update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         """Subtract the orthogonalized Nesterov momentum. The gradients are overwritten."""
-        gradients: list[Any] = [p.grad for p in params]
+        gradients: list = [p.grad for p in params]
         buffers = [self.state[p]["momentum_buffer"] for p in params]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         torch._foreach_lerp_(gradients, buffers, group["momentum"])  # now Nesterov's momentum

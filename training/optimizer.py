@@ -104,7 +104,7 @@ OPTIMIZERS: Registry[Callable[..., list[Optimizer]]] = Registry(
 )
 
 
-def build_optimizers(config: dict[str, Any], model: nn.Module) -> list[Any]:
+def build_optimizers(config: dict[str, Any], model: nn.Module) -> list:
     """The optimizers, with the state that torch would make at the first step. So a checkpoint has
     the same tensors at every step, and the micro-batch is fitted with them in memory."""
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})

@@ -89,9 +89,9 @@ class Terms:
     """The losses() of modules, each a mean or (sum, count). For the latter, the counts of the whole
     step have to be known before its first backward pass."""
 
-    def __init__(self, modules: list[Any]):
+    def __init__(self, modules: list):
         self.modules = modules
-        self.counts: Counter[Any] = Counter()  # each one's count in the step
+        self.counts: Counter = Counter()  # each one's count in the step
         self.ratios: dict[Any, Tensor] = {}  # targets per count
         self.has_counts = True  # until a step shows that all terms are means
 

@@ -3,7 +3,6 @@ step."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +76,7 @@ def beam_search(
     return best
 
 
-def branch(state: DecodingState, rows: list[int], ids: list[Any]) -> Tensor:
+def branch(state: DecodingState, rows: list[int], ids: list) -> Tensor:
     """Continue these rows, some of which may repeat, each with an id. Returns the new tokens."""
     state.rows = [list(state.rows[row]) for row in rows]
     state.memory = state.memory[:1].expand(len(rows), -1, -1)

@@ -60,7 +60,8 @@ def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]
 def embed(model: Any, rows: Rows, pooling: Pooling, normalizes: bool) -> list[list[float]]:
     """The mean of the last hidden states of each row, or the one of its first token."""
     tokens, visible = left_pad(rows, model)
-    hidden_BTC = model.hidden(tokens, visible=visible).float()
+    # not model.hidden, which may be pooled
+    hidden_BTC = model.stack(model.embedding(tokens), tokens=tokens, visible=visible).float()
     found = []
     for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
         own = hidden_TC[-len(row) :]  # the padding is before them
@@ -69,7 +70,7 @@ def embed(model: Any, rows: Rows, pooling: Pooling, normalizes: bool) -> list[li
     return (normalize(vectors_BC) if normalizes else vectors_BC).tolist()
 
 
-def filled(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
+def filled(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
     """Yield each text with its masks filled in, and the top predictions for each mask."""
     decode = sampler.tokenizer.decode
     specials = sampler.tokenizer.specials
@@ -97,7 +98,7 @@ def filled(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
         yield row, f"{row.stream.text}\n{predictions}"
 
 
-def vectors(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
+def vectors(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
     """Yield a line of JSON for each text."""
     pooling = choose_pooling(sampler.options.embed, sampler.tokenizer.files)
     found = embed(sampler.model, [row.prompt_ids for row in rows], *pooling)
@@ -107,7 +108,7 @@ def vectors(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
 
 
 @torch.inference_mode()
-def classified(sampler: Any, rows: list[Any]) -> Iterator[tuple[Any, str]]:
+def classified(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
     """Yield a line for each text: the most likely classes, and their probabilities."""
     model = sampler.model
     tokens, visible = left_pad([row.prompt_ids for row in rows], model)

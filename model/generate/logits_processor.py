@@ -55,7 +55,7 @@ class LogitsProcessor:
             processed.append(logits_1V)
         return torch.cat(processed)
 
-    def processors(self, n_prompt: int, stop: Tensor) -> list[Any]:
+    def processors(self, n_prompt: int, stop: Tensor) -> list:
         from model.hub.family import load_transformers
 
         theirs = load_transformers()

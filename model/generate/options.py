@@ -186,7 +186,7 @@ def refuse(names: str, options: Namespace, reason: str) -> None:
             raise ValueError(f"--{name.replace('_', '-')} has no effect: {reason}")
 
 
-def read_texts(options: Namespace) -> list[Any]:
+def read_texts(options: Namespace) -> list:
     """The lines of --file, or stdin as one prompt; with --embed, each line of stdin, with --chat,
     the messages in each."""
     file = options.file

@@ -64,7 +64,7 @@ def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 def replayed(
     state: Any, sampling: Sampling, row_ids: Sequence[int], count: int, stop: Sequence[int]
-) -> Iterator[Any]:
+) -> Iterator:
     """The steps of decode(). After the prompts, all of them are alike: one warms up, and the next
     one is recorded."""
     tokens = state.prompts_BT

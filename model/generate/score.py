@@ -28,7 +28,7 @@ def score(model: Any, ids: list[int]) -> Tensor:
     return logprobs_T
 
 
-def print_scores(sampler: Any, rows: list[Any]) -> None:
+def print_scores(sampler: Any, rows: list) -> None:
     """Print the surprisal of each token but the first, and the sum."""
     if not sampler.echoes:
         raise ValueError("--score needs a decoder that continues a text")

@@ -171,8 +171,7 @@ def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
     if not logits.isfinite().all():
         raise FloatingPointError("the logits are NaN or infinite, so they cannot be compared")
     difference = (logits - expected).abs().max()
-    largest = expected.abs().max()
-    return bool(difference <= LOGIT_TOLERANCE * largest)
+    return bool(difference <= LOGIT_TOLERANCE * expected.abs().max())
 
 
 def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:

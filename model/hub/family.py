@@ -11,6 +11,8 @@ from model.hub.spec import LOSSLESS_IF, LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table, columns
 
 Keys = dict[str, Any]  # of config.json
+Read = Callable[[Any, Spec], Spec]  # (config, what is known) -> more of it
+Write = Callable[[Spec], Keys]
 GROUPS = "attention.queries_per_kv"  # its key there is the number of key/value heads
 SIZES = {  # names in all families but T5 and BART, or aliases that transformers accepts
     "hidden_size": "d_model",
@@ -57,18 +59,19 @@ class Family(NamedTuple):
     keys: Mapping[str, str]  # {key of config.json: the options of the spec that it sets}
     names: str  # of tensors, in two columns: there and here
     rules: Callable[[Spec, Any], Table] = nothing  # for other tensors, or overriding names
-    values: Mapping[str, Mapping[Any, Any]] = {}  # {key: {value there: value here}}, if not all
-    read: Callable[[Any, Spec], Spec] = nothing  # options that no single key sets
-    write: Callable[[Spec], Keys] = nothing  # and back, from options and special tokens
-    read_position: Callable[[Any, Spec], Spec] = nothing  # the same for positions
-    write_position: Callable[[Spec], Keys] = nothing
+    values: Mapping[str, Mapping] = {}  # {key: {value there: value here}}, if not all
+    read: Read = nothing  # options that no single key sets
+    write: Write = nothing  # and back, from options and special tokens
+    read_position: Read = nothing  # the same for positions
+    write_position: Write = nothing
     # a pattern of tensors that a file may lack: no logit depends on them, or they are computed
     optional: str = "^$"
     note: str = ""  # how training differs from transformers
     is_body: bool = False  # the class without its head
-    # a head for classes: its options and names
+    # a head for classes: its options, names and keys
     class_head: Spec = LINEAR
     class_names: str = "score head.map"
+    class_keys: Mapping[str, str] = {}
 
     def table(self, spec: Spec, config: Any) -> Table:
         table = columns(self.names) | self.rules(spec, config)
@@ -108,6 +111,7 @@ class Family(NamedTuple):
 
         return self._replace(
             names="\n".join([*kept, self.class_names]),
+            keys={**self.keys, **self.class_keys},
             read=read,
             write=write,
             note="",

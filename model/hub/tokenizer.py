@@ -160,8 +160,7 @@ def tokenizer_files(tokenizer: Tokenizer, model: Any) -> dict[str, str]:
 
 def check_written(folder: Path, tokenizer: Tokenizer) -> None:
     """Check that AutoTokenizer gives the same ids for a text with all tokens."""
-    backend = auto_tokenizer(folder).backend_tokenizer
-    theirs = load_hf_tokenizer(backend.to_str())
+    theirs = load_hf_tokenizer(auto_tokenizer(folder).backend_tokenizer.to_str())
     text = tokenizer.decode(range(tokenizer.vocab_size))
     encoding = theirs.encode(text, add_special_tokens=False)
     if encoding.ids != tokenizer.encode(text).tolist():

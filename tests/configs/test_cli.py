@@ -37,7 +37,6 @@ class OutOfMemoryError(RuntimeError):
         (StopRequested(), 75, None),
         (SystemExit(), 0, None),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_an_error_is_one_line_and_an_exit_code(capsys, error, code, sentence):
     def fail():

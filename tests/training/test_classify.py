@@ -51,11 +51,11 @@ def answer(command):
     )
 
 
-@pytest.mark.parametrize("model", ["modern_encoder", "bert", "llama"])
+@pytest.mark.parametrize("model", ["modern_encoder", "bert model.head.pooling=mean", "llama"])
 def test_it_learns_and_answers(fit, model, answer, command):
     """With the names of the classes unchanged, and the same answers one by one. If all labels are
     wrong, the confusion matrix is not diagonal."""
-    folder = fit(f"model={model}", *LONG, "sample.every=40")
+    folder = fit(*f"model={model}".split(), *LONG, "sample.every=40")
     assert last(folder, "val_accuracy", "val_f1", "full") == (1, 1, True)
     [[confusion]] = rows(folder, "confusion")
     classes = sorted(LABELS)
@@ -95,7 +95,7 @@ def test_a_run_is_resumed_evaluated_and_tuned(fit, start, command):
     write([1, 10, 2], name="numbers.jsonl")
     numbers = [*LABELLED, "data.path=numbers.jsonl"]
     start("model=modern_encoder", "name=base")
-    start("init_from=runs/base", *numbers, "adapt=lora", "name=tuned")
+    start("init_from=runs/base", *numbers, "adapt=lora", "model.head.pooling=mean", "name=tuned")
     tuned = load_run("runs/tuned").model
     assert tuned.classes == ["1", "10", "2"]
     assert tuned.head.map.weight.any(), "it is trained, too: a new one is zero"
@@ -132,6 +132,7 @@ UNLEARNABLE = [
     (LABELS, "model.classes=[other,x]", 3, "the model does not have the class 'Sci/Tech'"),
     (LABELS, "data.val_path=new.jsonl", 3, "the training data does not have the class 'new'"),
     (LABELS, "data.label=null model.classes=[a,b]", 2, "this model has classes: it needs a data"),
+    (LABELS, "data.label=null model.head.pooling=mean", 2, "model.head.pooling is for an encoder"),
 ]
 
 

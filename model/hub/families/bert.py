@@ -176,7 +176,11 @@ MODERNBERT = Family(
         "mlp_bias": "ffn.bias",
         "decoder_bias": "head.bias",
     },
-    values={"hidden_activation": GATED, "classifier_activation": ACTIVATIONS},
+    values={
+        "hidden_activation": GATED,
+        "classifier_activation": ACTIVATIONS,
+        "classifier_pooling": {"cls": None, "mean": "mean"},
+    },
     names=MODERN_NAMES,
     rules=modern_rules,
     write=lambda spec: {"classifier_bias": True},
@@ -185,4 +189,5 @@ MODERNBERT = Family(
     note="its head has a bias here, which training changes",
     class_head={"head.bias": True, "head.tie_weights": False},
     class_names="head.norm head.transform.norm classifier head.map",
+    class_keys={"classifier_pooling": "head.pooling"},
 )

@@ -35,7 +35,7 @@ FILTERS += [{"top_p": 0.9, "top_k": 5}, {"top_p": 0.9, "top_k": 20, "min_p": 0.1
 
 
 @DTYPES
-@pytest.mark.parametrize("options", FILTERS, ids=str)
+@pytest.mark.parametrize("options", FILTERS)
 def test_filters(options, dtype):
     logits = LOGITS.to(dtype)
     filtered = filter_logits(logits, Sampling(1.0, **options))

@@ -106,7 +106,7 @@ MODELS = {
     "modernbert, biases": SIZES
     | dict.fromkeys(("norm_bias", "mlp_bias", "attention_bias", "classifier_bias"), True)
     | {"global_attn_every_n_layers": 2, "local_attention": 6, "tie_word_embeddings": False}
-    | {"classifier_activation": "relu"},
+    | {"classifier_activation": "relu", "classifier_pooling": "mean"},
     "t5": T5,
     "t5, flan": T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     "mt5": T5 | {"relative_attention_num_buckets": 8},

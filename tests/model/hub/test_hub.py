@@ -297,7 +297,7 @@ CLASSIFIERS = {
 }
 
 
-USUAL = ["bert, untied", "roberta", "distilbert", "electra", "modernbert", "gpt2", "gemma2"]
+USUAL = ["bert, untied", "roberta", "distilbert", "electra", "modernbert, biases", "gpt2", "gemma2"]
 
 
 @torch.no_grad()
