@@ -114,25 +114,21 @@ class Stack(nn.Module):
         rotations = [encoding.rotary(x, q_pos) for encoding in encodings]
         for index, window in dict.fromkeys(self.context_keys):
             seen = caches.slots.seen(window) if caches else slice(None)
-            seen_pos = k_pos[:, seen]
-            bias = encodings[index].bias(q_pos, seen_pos)
-            # if only later tokens are hidden, torch has a flag for as many queries as keys; a single
-            # query is the newest token (if a cache has empty slots, `visible` hides them)
-            is_square = seen_pos.shape == q_pos.shape
-            mask = Mask(causal=self.causal and is_square)
-            hides = any(each is not None for each in (window, visible, documents, bias))
-            if hides or not (is_square or len(q_slots) == 1):  # else no tensor is needed
-                mask = make_mask(
-                    q_pos,
-                    seen_pos,
-                    causal=self.causal,
-                    sliding_window=window,
-                    visible=None if visible is None else visible[:, seen],
-                    documents=documents,
-                    bias=bias,
-                ).cast_for(x)
+            shown = None if visible is None else visible[:, seen]
+            hidden = {"sliding_window": window, "visible": shown, "documents": documents}
+            mask = self.mask(encodings[index], q_pos, k_pos[:, seen], hidden).cast_for(x)
             contexts[index, window] = common._replace(mask=mask, rotate=rotations[index])
         return q_pos, [contexts[key] for key in self.context_keys]
+
+    def mask(self, encoding: Any, q_pos: Tensor, k_pos: Tensor, hidden: dict[str, Any]) -> Mask:
+        """The mask of self-attention, in its cheapest form; `hidden` has options of make_mask. If only
+        later tokens are hidden, torch has a flag for as many queries as keys. A single query is the
+        newest token, and sees all (if a cache has empty slots, `visible` hides them)."""
+        hidden = hidden | {"bias": encoding.bias(q_pos, k_pos)}
+        is_square = q_pos.shape == k_pos.shape
+        if (is_square or q_pos.shape[1] == 1) and all(each is None for each in hidden.values()):
+            return Mask(causal=self.causal and is_square)
+        return make_mask(q_pos, k_pos, causal=self.causal, **hidden)
 
     def position_numbers(
         self, q_slots: Tensor, k_slots: Tensor, visible: Tensor | None, documents: Tensor | None
