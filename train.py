@@ -49,7 +49,7 @@ from training.step import LossModule, fit_micro_batch, micro_batches, seed_step
 from training.summary import summarize
 
 
-def train(config: Config, origin: dict[str, Any] | None = None) -> float:
+def train(config: Config, origin: dict | None = None) -> float:
     """Build all that a run needs, run it, and return its validation loss. origin: what the config
     was composed from, if it came from a command line."""
     world = distributed.start(config)

@@ -84,7 +84,7 @@ def parameters_of(constructor: Callable) -> dict[str, inspect.Parameter]:
 def construct(
     path: str,
     constructor: Callable,
-    options: dict[str, Any],
+    options: dict,
     shared: Mapping = {},
 ) -> Any:
     """constructor(**options), for example of a dataclass, plus those shared values for which it

@@ -38,7 +38,7 @@ class ModelConfig:
     encoder: EncoderSizes
     init: str
     layers: list[str] | None = None  # a pattern of layer_kinds, such as [window, full]
-    layer_kinds: dict[str, Any] = field(default_factory=dict)
+    layer_kinds: dict = field(default_factory=dict)
     classes: list[str] | None = None  # of a classifier, in the order of its logits
 
 

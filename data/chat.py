@@ -180,7 +180,7 @@ class ChatTemplate:
         return ids
 
 
-def add_plain_template(tokenizer: Tokenizer, settings: dict[str, Any]) -> None:
+def add_plain_template(tokenizer: Tokenizer, settings: dict) -> None:
     """A run that was trained on conversations, without a template of its own, has the plain one."""
     is_chat = settings["objective"]["kind"] == "chat"
     if is_chat and not ChatTemplate(tokenizer).is_own:

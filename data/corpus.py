@@ -24,14 +24,14 @@ REPLACEABLE = ("start", "pad")  # `end` takes their place in a tokenizer that la
 
 class Loaders(NamedTuple):
     objective: Objective
-    objective_settings: dict[str, Any]  # those of the config, or what objective=auto stands for
+    objective_settings: dict  # those of the config, or what objective=auto stands for
     content_hash: str  # of the tokens, the tokenizer and all options
     tokenizer: Tokenizer
     train: TokenLoader | PairLoader
     validation: TokenLoader | PairLoader
 
 
-def build_data(config: Config) -> tuple[Source, Objective, dict[str, Any]]:
+def build_data(config: Config) -> tuple[Source, Objective, dict]:
     """Returns (source, objective, the settings of the objective, which replace objective=auto); no
     text is read."""
     source = build("data", SOURCES, config.data)
@@ -68,7 +68,7 @@ def build_data(config: Config) -> tuple[Source, Objective, dict[str, Any]]:
     return source, objective, node
 
 
-def choose_objective(input_kind: str, architecture: str) -> dict[str, Any]:
+def choose_objective(input_kind: str, architecture: str) -> dict:
     """The first built-in objective that fits; else one for this kind of data, so that build_data
     can say what does not fit."""
     known = []

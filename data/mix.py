@@ -29,12 +29,12 @@ from data.store import TokenFile
 from data.tokenizers.train import Pretrained, Trainer
 
 
-def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(source: dict) -> dict:
     """A source of a mix, whose kind is the name of an option: {kind: tinystories} has the kind hub,
     with the settings of that file. It must set what is ??? there."""
     name = source.get("kind")
     path = CONFIGS / f"data/{name}.yaml"
-    option: dict[str, Any] = read_yaml(path) if path.exists() else {"kind": name}
+    option: dict = read_yaml(path) if path.exists() else {"kind": name}
     for base in option.pop("defaults", []):
         option = with_defaults({"kind": base}) | option
     usual = {key: value for key, value in option.items() if value != "???"}
@@ -45,7 +45,7 @@ def with_defaults(source: dict[str, Any]) -> dict[str, Any]:
 class Mix(Source):
     """Other sources, by name, each with its settings and a weight."""
 
-    sources: dict[str, Any]
+    sources: dict
 
     def __post_init__(self) -> None:
         shared = {"cache": self.cache, "document_mask": self.document_mask}  # set for all at once

@@ -97,6 +97,6 @@ def freeze(model: Any, last: Count) -> None:
 ADAPTS = Registry(none=lambda model: None, lora=add_lora, freeze=freeze)
 
 
-def adapt(model: nn.Module, node: dict[str, Any], seed: int = 0) -> None:
+def adapt(model: nn.Module, node: dict, seed: int = 0) -> None:
     """Freeze what is not trained, and add what is."""
     build("adapt", ADAPTS, node, {"model": model, "seed": seed})

@@ -81,7 +81,7 @@ class Block(nn.Module):
     def feed_forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         return self.ffn(x, **self.arguments_of("ffn", context))
 
-    def arguments_of(self, name: str, context: AttentionContext) -> dict[str, Any]:
+    def arguments_of(self, name: str, context: AttentionContext) -> dict:
         """What this part's forward takes besides x: the fields of the context for which it has
         parameters."""
         cache = context.states.get(name)  # a part's own

@@ -17,7 +17,7 @@ class Encoder(Transformer):
 
     kind = "encoder"
 
-    def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
+    def make_stacks(self, config: ModelConfig, sizes: dict) -> None:
         self.stack = make_stack(config, causal=False)
 
     def hidden(
@@ -38,7 +38,7 @@ class EncoderDecoder(Transformer):
 
     kind = "encoder_decoder"
 
-    def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
+    def make_stacks(self, config: ModelConfig, sizes: dict) -> None:
         if config.cross_attention is None:
             raise ValueError(f"an {self.kind} needs attention@model.cross_attention, such as mha")
         own_sizes = {name: n for name, n in vars(config.encoder).items() if n is not None}

@@ -17,7 +17,7 @@ TEMPERATURES = [n / 20 for n in range(2, 41)]  # 0.1 to 2
 
 
 @torch.inference_mode()
-def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> dict[str, Any]:
+def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> dict:
     """The data of the page. `answer`: the ids that were generated, or that fill the masks."""
     n_prompt = len(inputs["tokens"])
     tokens = inputs["tokens"] + (answer if model.kind == "decoder" else [])

@@ -34,7 +34,7 @@ RULES = {
 def initialize_weights(model: Any, scheme: str) -> None:
     """Draw every matrix by the scheme, and set its bias to zero. Other parameters stay as they are.
     A part with a method reset() sets its own weights last."""
-    stds: dict[str, Any] = dict(zip(TYPES, SCHEMES[scheme], strict=True))
+    stds: dict = dict(zip(TYPES, SCHEMES[scheme], strict=True))
     matrices = {
         name: module
         for name, module in model.named_modules()

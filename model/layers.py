@@ -50,7 +50,7 @@ class LayeredStack(Stack):
         pattern = [layer_config(config, name) for name in names]
         return [pattern[i % len(pattern)] for i in range(config.n_layers)]
 
-    def make_positions(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
+    def make_positions(self, config: ModelConfig, sizes: dict) -> None:
         """Build the encodings; only self.position, the model's, may add to the embeddings."""
         attentions = [block.attention for block in self.blocks]
         pairs = zip(self.configs, attentions, strict=True)

@@ -26,7 +26,7 @@ class MixtureOfExperts(nn.Module):
         top_k: Count,
         n_shared: Natural,
         balance_loss: NonNegative,
-        expert: dict[str, Any],
+        expert: dict,
     ):
         super().__init__()
         if top_k > n_experts:

@@ -1,7 +1,6 @@
 """What init_from= loads: the settings, tokenizer and weights of a run or a Hugging Face folder."""
 
 from dataclasses import asdict
-from typing import Any
 
 from configs.cli import expand_user
 from configs.errors import CheckpointError
@@ -11,7 +10,7 @@ from model.checkpoint import LoadedRun, check_code, load_run, read_config, read_
 from model.hub.files import is_hf_folder, resolve_folder
 
 
-def init_settings(place: str) -> dict[str, Any]:
+def init_settings(place: str) -> dict:
     """The settings of a run or folder, among them model and tokenizer."""
     if is_hf_folder(place):
         from model.hub.convert import read_hf_config

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from configs.errors import CheckpointError
 
@@ -65,7 +64,7 @@ def sha256(path: Path) -> str | None:
     return None
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_rows(path: Path) -> Iterator[dict]:
     """Yield all rows, except one that was cut off when the run was killed."""
     if not path.exists():
         return

@@ -6,7 +6,6 @@ import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -17,9 +16,7 @@ from model.runs import FORMAT, list_checkpoints, read_best, step_name
 from model.weights import Tensors, write_tensors
 
 
-def write_checkpoint(
-    folder: Path, step: int, tensors: dict[str, Tensors], state: dict[str, Any]
-) -> None:
+def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensors], state: dict) -> None:
     """Write a checkpoint. tensors: those of each file, such as {"model": {name: tensor}}."""
     final = folder / "checkpoints" / step_name(step)
     final.parent.mkdir(exist_ok=True)
@@ -62,7 +59,7 @@ def mark_best(folder: Path, step: int) -> None:
 
 
 def write_metadata(
-    folder: Path, config: Config, origin: dict[str, Any], tokenizer: Tokenizer, environment: str
+    folder: Path, config: Config, origin: dict, tokenizer: Tokenizer, environment: str
 ) -> None:
     """Write what a run needs besides its weights. origin: the choices (an option of each config
     group) and the overrides that the config was composed from, and the hashes of the code and of

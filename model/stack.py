@@ -51,7 +51,7 @@ class Stack(nn.Module):
     def layer_configs(self, config: ModelConfig) -> list[ModelConfig]:
         return [config] * config.n_layers
 
-    def make_positions(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
+    def make_positions(self, config: ModelConfig, sizes: dict) -> None:
         attention = self.blocks[0].attention
         sizes = sizes | {"rotary_dim": attention.rotary_dim}
         self.position = build("model.position", POSITIONS, config.position, sizes)
@@ -120,7 +120,7 @@ class Stack(nn.Module):
             contexts[index, window] = common._replace(mask=mask, rotate=rotations[index])
         return q_pos, [contexts[key] for key in self.context_keys]
 
-    def mask(self, encoding: Any, q_pos: Tensor, k_pos: Tensor, hidden: dict[str, Any]) -> Mask:
+    def mask(self, encoding: Any, q_pos: Tensor, k_pos: Tensor, hidden: dict) -> Mask:
         """The mask of self-attention, in its cheapest form; `hidden` has options of make_mask. If only
         later tokens are hidden, torch has a flag for as many queries as keys. A single query is the
         newest token, and sees all (if a cache has empty slots, `visible` hides them)."""
@@ -143,7 +143,7 @@ class Stack(nn.Module):
         return renumbered(q_slots, k_slots, visible, documents)
 
 
-def make_block(config: ModelConfig, sizes: dict[str, Any], memory_width: int | None) -> Block:
+def make_block(config: ModelConfig, sizes: dict, memory_width: int | None) -> Block:
     attention = build("model.attention", ATTENTIONS, config.attention, sizes)
     if not isinstance(attention, Attention):
         name = type(attention).__name__
@@ -155,7 +155,7 @@ def make_block(config: ModelConfig, sizes: dict[str, Any], memory_width: int | N
     return build("model.block", BLOCKS, config.block, parts)
 
 
-def make_cross(config: ModelConfig, sizes: dict[str, Any], memory_width: int) -> Attention:
+def make_cross(config: ModelConfig, sizes: dict, memory_width: int) -> Attention:
     widths = sizes | {"memory": (memory_width, memory_width)}
     kinds = {name: kind for name, kind in ATTENTIONS.items() if "memory" in parameters_of(kind)}
     return build("model.cross_attention", kinds, config.cross_attention, widths)

@@ -21,7 +21,7 @@ def make_stack(config: ModelConfig, **options: Any) -> Stack:
     return kind(config, **options)
 
 
-def make_embedding(config: ModelConfig, sizes: dict[str, Any]) -> Embedding:
+def make_embedding(config: ModelConfig, sizes: dict) -> Embedding:
     return construct("model.embedding: ", Embedding, config.embedding, sizes)
 
 
@@ -56,7 +56,7 @@ class Decoder(Transformer):
 
     kind = "decoder"
 
-    def make_stacks(self, config: ModelConfig, sizes: dict[str, Any]) -> None:
+    def make_stacks(self, config: ModelConfig, sizes: dict) -> None:
         self.stack = make_stack(config, causal=True)
 
     def new_caches(self, size: int) -> Caches:

@@ -13,7 +13,7 @@ from configs.errors import CheckpointError
 Tensors = dict[str, Tensor]
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict:
     try:
         return {**json.loads(path.read_text(encoding="utf-8"))}
     except (OSError, ValueError, TypeError) as error:  # TypeError: the JSON is a list, for example

@@ -3,7 +3,6 @@
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from rich.filesize import decimal
 
@@ -35,7 +34,7 @@ class Checkpointer:
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
         self.failures = 0  # in a row
 
-    def begin(self, origin: dict[str, Any], environment: str, is_resumed: bool) -> None:
+    def begin(self, origin: dict, environment: str, is_resumed: bool) -> None:
         """Write what the run needs besides its checkpoints, after a check that these will fit on
         the disk. All processes call it: each has a part of a sharded tensor."""
         self.unchanging = self.unchanging_of(self.tensors())

@@ -39,9 +39,9 @@ COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
 class RunEnd(NamedTuple):
     name: str
     seed: int
-    settings: dict[str, Any]  # dotted keys and groups, and the hashes of its code; not its seed
+    settings: dict  # dotted keys and groups, and the hashes of its code; not its seed
     chosen: list[str]  # the keys of its command line
-    last: dict[str, Any]  # the last value of each metric
+    last: dict  # the last value of each metric
 
 
 Group = list[RunEnd]  # runs that differ only in their seed
@@ -82,7 +82,7 @@ def read_run(folder: Path) -> RunEnd:
     settings = flatten(stored) | choices | {"name": None, "seed": None}
     chosen += [key for key in settings if key.startswith("code")]
 
-    last: dict[str, Any] = {}
+    last: dict = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
     return RunEnd(folder.name, stored["seed"], settings, chosen, last)

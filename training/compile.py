@@ -73,7 +73,7 @@ def recomputed(block: nn.Module, forward: Callable) -> Callable[..., Tensor]:
     """A forward that is recomputed: the second pass reads the buffers, and what earlier layers
     share, as the first one found them."""
 
-    def run(x: Tensor, context: AttentionContext, given: dict[str, Any]) -> Any:
+    def run(x: Tensor, context: AttentionContext, given: dict) -> Any:
         own = UserDict(given)
         return forward(x, context._replace(shared=own)), dict(own)
 

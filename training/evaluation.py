@@ -4,7 +4,6 @@ validation set, and the accuracy of its predictions."""
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ def evaluate(
     limit: int | None = None,
     watch: Callable[..., Iterable[Batch]] = lambda batches, total: batches,
     exact: Accuracy | None = None,
-) -> dict[str, Any]:
+) -> dict:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them; only the
     latter have a confusion matrix. watch(batches, total) shows the progress. exact: an exact_match
     that replaces the accuracy of the objective."""

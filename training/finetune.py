@@ -20,9 +20,7 @@ MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn"
 TUNABLE = r"model\.(context_length|dropout|head\.pooling|([a-z_]+\.)?kind)|optimizer\..+"
 
 
-def with_model(
-    node: DictConfig, keys: list[str], choices: dict[str, Any]
-) -> tuple[DictConfig, dict[str, Any]]:
+def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictConfig, dict]:
     """Returns (the settings with the model and tokenizer of init_from=, the option of each other
     group). `keys` are those of the command line; of its model settings, only those in TUNABLE may be
     set. Muon is used only if it is named: its learning rates would destroy a trained model."""

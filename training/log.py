@@ -83,7 +83,7 @@ class Log:
         eta = timedelta(seconds=round(min(left, 1e9)))  # printed as 0:01:02
         self.record(values, f"ETA {eta}")
 
-    def evaluation(self, metrics: dict[str, Any], full: bool = False) -> None:
+    def evaluation(self, metrics: dict, full: bool = False) -> None:
         seen = self.run.data.train.tokens_seen(self.state.step)
         self.record(metrics, "(all examples)" if full else "", full=full, **seen)
         is_first = self.state.step == 0 and not full  # the first should not wait for matplotlib
@@ -126,7 +126,7 @@ class Log:
             print(f"  {name:<14}{text!r}")
         self.restart_clock()
 
-    def append(self, name: str, row: dict[str, Any]) -> None:
+    def append(self, name: str, row: dict) -> None:
         """Append a row to a file. A full disk costs rows, but not the run."""
         if not self.is_main:
             return

@@ -48,7 +48,7 @@ class Muon(Eager, Optimizer):
                 for start in range(0, len(params), at_once):
                     self.update(params[start : start + at_once], group)
 
-    def update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+    def update(self, params: list[Tensor], group: dict) -> None:
         """Subtract the orthogonalized Nesterov momentum. The gradients are overwritten."""
         gradients: list = [p.grad for p in params]
         buffers = [self.state[p]["momentum_buffer"] for p in params]

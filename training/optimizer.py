@@ -104,7 +104,7 @@ OPTIMIZERS: Registry[Callable[..., list[Optimizer]]] = Registry(
 )
 
 
-def build_optimizers(config: dict[str, Any], model: nn.Module) -> list:
+def build_optimizers(config: dict, model: nn.Module) -> list:
     """The optimizers, with the state that torch would make at the first step. So a checkpoint has
     the same tensors at every step, and the micro-batch is fitted with them in memory."""
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
@@ -124,7 +124,7 @@ def build_optimizers(config: dict[str, Any], model: nn.Module) -> list:
     return optimizers
 
 
-def groups_of(optimizers: list[Optimizer]) -> list[dict[str, Any]]:
+def groups_of(optimizers: list[Optimizer]) -> list[dict]:
     return [group for optimizer in optimizers for group in optimizer.param_groups]
 
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 Points = list[tuple[float, float]]
 Curve = tuple[str, str, Points]  # label, style, points
 
 
-def points(rows: Iterable[dict[str, Any]], name: str) -> Points:
+def points(rows: Iterable[dict], name: str) -> Points:
     """(tokens, value) of the rows that have this value."""
     return [(row["tokens"], row[name]) for row in rows if name in row]
 
@@ -39,7 +38,7 @@ def draw(curves: list[Curve], path: Path, title: str, lr: Points | None = None) 
     figure.savefig(path, dpi=110)
 
 
-def draw_run(rows: list[dict[str, Any]], path: Path) -> None:
+def draw_run(rows: list[dict], path: Path) -> None:
     full = [row for row in rows if row.get("full")]
     others = [row for row in rows if not row.get("full")]
     curves = [

@@ -23,7 +23,7 @@ from training.run import Run
 MAX_CLASSES = 50  # of a picture
 
 
-def predict_example(run: Run, batch: Batch) -> dict[str, Any]:
+def predict_example(run: Run, batch: Batch) -> dict:
     """The first prediction of a batch and what it is made from, as ids or text."""
     classes = run.model.classes
     if not classes and run.model.kind != "encoder":
@@ -35,7 +35,7 @@ def predict_example(run: Run, batch: Batch) -> dict[str, Any]:
     return {"masked": masked, "target": targets, "prediction": predicted}
 
 
-def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict[str, Any]]:
+def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict]:
     """{source, target, prediction: ids} of each run of targets: a conversation has several."""
     rows = []
     for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
@@ -131,7 +131,7 @@ def confusion(run: Run, batch: Batch) -> ndarray:
     return (n * labels + predicted).bincount(minlength=n**2).cpu().numpy()
 
 
-def class_metrics(counts: ndarray) -> dict[str, Any]:
+def class_metrics(counts: ndarray) -> dict:
     """Accuracy; macro F1, the mean over the classes that occur, as label or as prediction; and the
     confusion matrix, which is `counts`: a row for each label, a column for each prediction."""
     correct = counts.diagonal()
@@ -174,9 +174,7 @@ ACCURACIES: Registry[Accuracy] = Registry(
 )
 
 
-def measure_accuracy(
-    run: Run, batches: Iterable[Batch], name: str, count: Accuracy
-) -> dict[str, Any]:
+def measure_accuracy(run: Run, batches: Iterable[Batch], name: str, count: Accuracy) -> dict:
     """The share of predictions that are correct, and what else is measured of a classifier."""
     # each process counts its own batches, but with FSDP all: a forward pass needs all processes
     world = run.world

@@ -32,7 +32,7 @@ FIXED = (
 UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
 
 
-def resumed(node: DictConfig, name: str, origin: dict[str, Any]) -> tuple[Config, dict[str, Any]]:
+def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     """Returns (the stored settings, overridden by the values of this command line; the origin of
     both)."""
     run = RUNS / name

@@ -4,7 +4,6 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from configs.registry import Fraction, NonNegative, Registry, build
 from configs.schema import TrainConfig
@@ -118,7 +117,7 @@ class RunLength:
         return min(1.0, max(by_steps, by_tokens, state.seconds / self.seconds))
 
 
-def build_schedule(config: dict[str, Any], steps: float | None) -> Schedule:
+def build_schedule(config: dict, steps: float | None) -> Schedule:
     """Build the schedule of a run. steps: None before it is known, 0 if the run only evaluates,
     infinite if only train.minutes ends it."""
     return build("schedule", SCHEDULES, config, {"steps": steps or UNKNOWN_STEPS})

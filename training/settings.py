@@ -34,7 +34,7 @@ from training.run_folder import check_name, code_hashes
 from training.schedule import build_schedule
 
 
-def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
+def read_settings(node: DictConfig) -> tuple[Config, dict]:
     """Returns (the config of a run; its origin, for config.yaml: the option of each config group,
     the overrides of the command line, and the hashes of the code)."""
     if node.parts is not None:
@@ -60,9 +60,7 @@ def read_settings(node: DictConfig) -> tuple[Config, dict[str, Any]]:
     return config, origin
 
 
-def new_config(
-    node: DictConfig, choices: dict[str, Any], overrides: Sequence[str]
-) -> tuple[Config, dict[str, Any]]:
+def new_config(node: DictConfig, choices: dict, overrides: Sequence[str]) -> tuple[Config, dict]:
     """Returns (the config of a new run, the option of each config group)."""
     if node.init_from is not None:
         node, choices = with_model(node, list(map(key_of, overrides)), choices)

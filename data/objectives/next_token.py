@@ -2,7 +2,6 @@
 next token."""
 
 from collections.abc import Callable
-from typing import Any
 
 from numpy import ndarray
 
@@ -41,7 +40,7 @@ class NextToken(Objective):
         self.document_mask = document_mask
 
     def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
-        inputs: dict[str, Any] = {"tokens": rows[:, :-1]}
+        inputs: dict = {"tokens": rows[:, :-1]}
         if self.document_mask:  # an end token begins the document that follows it
             is_first = inputs["tokens"] == tokenizer.specials["end"]
             inputs["documents"] = is_first.cumsum(1)

@@ -128,7 +128,7 @@ def text_of(place: str, row: Any, field: str, kinds: Any = str) -> str:
     return str(value)
 
 
-def look_up(row: dict[str, Any], field: str) -> Any:
+def look_up(row: dict, field: str) -> Any:
     """The value of a field; for doc.body, that of body in doc."""
     outer, _, inner = field.partition(".")
     nested = row.get(outer)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 from data.tokenizers.imported import load_hf_tokenizer
 from data.tokenizers.plain import CharTokenizer
@@ -34,7 +33,7 @@ def drop_template(tokenizer: Tokenizer) -> None:
         tokenizer.template = NO_TEMPLATE
 
 
-def without_class(tokenizer: Tokenizer, settings: dict[str, Any]) -> tuple[str, str]:
+def without_class(tokenizer: Tokenizer, settings: dict) -> tuple[str, str]:
     """tokenizer.json, and a tokenizer_config.json that adds nothing to a text."""
     text = tokenizer_json(tokenizer)
     library = load_hf_tokenizer(text)

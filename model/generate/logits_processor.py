@@ -6,7 +6,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ NAMES = """
 """
 
 
-def generation_rules(settings: str, options: Namespace) -> dict[str, Any]:
+def generation_rules(settings: str, options: Namespace) -> dict:
     """The rules in a generation_config.json, except those that the command line overrides. A 0, an
     empty list or a penalty of 1 is no rule, unless it is the id of a forced token."""
     found = json.loads(settings)
@@ -38,7 +37,7 @@ def generation_rules(settings: str, options: Namespace) -> dict[str, Any]:
 class LogitsProcessor:
     """Forbids tokens, whose logits become -inf, or forces one."""
 
-    rules: dict[str, Any]
+    rules: dict
     prompts: Rows
     max_new_tokens: int
     stop: Sequence[int]

@@ -63,7 +63,7 @@ RANDOM = "top_k top_p min_p n"
 SAMPLING = f"{RANDOM} temperature repetition_penalty seed"
 GENERATION = f"{SAMPLING} max_new_tokens stop beams length_penalty"
 OUTPUTS = {"attention_map": (".png", ".pdf", ".svg"), "explain": (".html",)}
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict] = {
     "": {"action": "store_true", "default": None},
     "TEXT": {"action": "append", "metavar": "TEXT"},
     "NAME": {"metavar": "NAME"},

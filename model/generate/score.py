@@ -57,7 +57,7 @@ def print_scores(sampler: Any, rows: list) -> None:
             print_table(found)
 
 
-def print_table(found: dict[str, Any]) -> None:
+def print_table(found: dict) -> None:
     """A line for each token, in color on a terminal."""
     console = Console(soft_wrap=True)
     for token, logprob in zip(found["tokens"], found["logprobs"], strict=True):

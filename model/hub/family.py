@@ -46,7 +46,7 @@ def load_transformers() -> Any:
     return transformers
 
 
-def nothing(*arguments: Any) -> dict[str, Any]:
+def nothing(*arguments: Any) -> dict:
     return {}
 
 
