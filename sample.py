@@ -48,6 +48,7 @@ def open_run(options: Namespace) -> LoadedRun:
     """The run, with its model ready for inference."""
     if options.parts:
         load_parts(options.parts)
+
     folder = options.run or newest_run()
     if (folder / "config.yaml").exists():
         run = load_run(folder, options.checkpoint)
@@ -101,6 +102,7 @@ class Sampler:
             around=objective.prompt,
             special=options.special,
         )
+
         if options.chat:
             self.chat = Conversation(self, is_trained=objective.input_kind == "chat")
             self.to_ids = self.chat.encode
@@ -110,6 +112,7 @@ class Sampler:
         a class or a vector. Returns its template."""
         before, after = self.tokenizer.template
         self.empty = []  # without ids, a prompt has no output
+
         if kind == "decoder":
             after = [self.tokenizer.start]  # starts a target
         elif kind == "classifier":
@@ -140,6 +143,7 @@ class Sampler:
             batch = rows[start : start + size]
             todo = [row for row in batch if row.prompt_ids]
             pieces = self.complete(todo) if todo else ()
+
             for row, piece in pieces:
                 row.shown += piece
                 if streaming:
@@ -161,6 +165,7 @@ class Sampler:
         views = options.attention_map or options.explain
         if not ids and (options.embed or views or self.model.classes):
             raise ValueError("the text is empty")
+
         stream = TextStream(self.tokenizer, options.stop, ids if self.echoes else ())
         return Row(prompt, ids, sample_id, stream)
 
@@ -170,11 +175,13 @@ class Sampler:
         prompts = [row.prompt_ids for row in rows]
         n_new = options.max_new_tokens
         end_ids = self.tokenizer.end_ids
+
         # ids that end a text; the strings of --stop are the stream's
         inputs = {"max_new_tokens": n_new, "stop": end_ids}
         if self.model.kind == "encoder_decoder":
             inputs["sources"] = prompts
             prompts = [[self.tokenizer.start]] * len(rows)
+
         if self.rules:
             inputs["processor"] = LogitsProcessor(self.rules, prompts, n_new, end_ids)
 
@@ -189,23 +196,28 @@ class Sampler:
 
         for row in rows:
             yield row, (row.prompt if self.echoes else "")
+
         for step in search(prompts, **inputs):
             for row, i, logprob in zip(rows, step.ids, step.logprobs, strict=True):
                 yield row, row.stream.push(i, logprob)
             if all(row.stream.finish_reason for row in rows):
                 break
+
         for row in rows:
             yield row, row.stream.finish("length") + "\n"
 
     def save_views(self, row: Row) -> None:
         options = self.options
         inputs = {"tokens": row.prompt_ids}
+
         if self.model.kind == "encoder_decoder":
             target = [self.tokenizer.start, *row.stream.ids]
             inputs = {"source": row.prompt_ids, "tokens": target[: self.model.context_length]}
+
         if options.attention_map:
             maps = attention_maps(self.model, inputs)
             draw_maps(maps, inputs, self.tokenizer, options.attention_map)
+
         if options.explain:
             from model.explain import write_page
 
@@ -229,6 +241,7 @@ def as_json(row: Row) -> str:
     else:
         for name in ("text", "ids", "logprobs", "finish_reason"):
             fields[name] = getattr(row.stream, name)
+
     return json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n"
 
 

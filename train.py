@@ -53,6 +53,7 @@ def train(config: Config, origin: dict | None = None) -> float:
     """Build all that a run needs, run it, and return its validation loss. origin: what the config
     was composed from, if it came from a command line."""
     world = distributed.start(config)
+
     with run_folder.open_folder(config, world) as folder:
         stored = newest_undamaged(folder) if config.resume else None
 
@@ -73,15 +74,18 @@ def train(config: Config, origin: dict | None = None) -> float:
             model = starting_model(config)
         world.wait()  # not limited by ddp_timeout: one process may tokenize a large text
         has_weights = world.is_main or world.parallel != "fsdp"
+
         with torch.device("cpu" if has_weights else "meta"):
             model = model or build_model(config.model, data.tokenizer.vocab_size, config.seed)
         if config.adapt["kind"] != "none":  # only a part of it is trained
             adapt(model, config.adapt, config.seed)
+
         loss_module = LossModule(model, config.loss)
         if world.parallel == "fsdp":
             fsdp.shard(loss_module, world)
         else:
             loss_module.to(world.device)
+
         if world.size > 1:
             loss_module.register_forward_pre_hook(processes.share_buffers)
 
@@ -93,6 +97,7 @@ def train(config: Config, origin: dict | None = None) -> float:
         saver = Checkpointer(folder, run)
         if stored:
             restore(saver, stored)
+
         run_length = RunLength(config.train, data.train.tokens_per_example, data.train.n)
         is_finished = stored is not None and run_length.is_over(state)
         if is_finished:
@@ -100,6 +105,7 @@ def train(config: Config, origin: dict | None = None) -> float:
             last = final_loss(folder)  # if None, go on: no step is left, only the last evaluation
             if last is not None:
                 return last
+
         # only a check: loop() builds its own
         build_schedule(config.schedule, run_length.scheduled_steps)
 
@@ -121,6 +127,7 @@ def train(config: Config, origin: dict | None = None) -> float:
         if config.resume and world.is_main:
             truncate_logs(folder, state.step)
         log = Log(folder, run)
+
         # however the run ends, a checkpoint that is being written is completed
         with distributed.catch_signals(), saver.thread, closing(log):
             try:
@@ -130,11 +137,13 @@ def train(config: Config, origin: dict | None = None) -> float:
             except StopRequested:
                 if state.step:
                     saver.finish()
+
                 world.wait()  # torchrun ends all processes once one has exited
                 parts = f" parts={shlex.quote(config.parts)}" if config.parts else ""
                 name = f"name={folder.relative_to(RUNS).as_posix()}{parts}"
                 print(f"stopped; to resume: python train.py {name} resume=true")
                 raise
+
         if world.is_main:
             print(summarize(folder, run, metrics))
     return metrics["val_loss"]
@@ -197,6 +206,7 @@ def loop(
             saver.save(is_best)
         if result.stop:
             raise StopRequested
+
     if state.step:
         saver.finish()
 
@@ -221,6 +231,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     # several processes, the number of targets stays a tensor: reading it would wait for the GPU
     n_targets = world.sum(batch.count)[0] if world.size > 1 else batch.count
     size = state.micro_batch_size
+
     # terms: custom modules with a method losses(), usually none; some need a count of the whole step
     if run.loss_module.terms:
         run.loss_module.terms.count(run, micro_batches(batch, size, world.device), n_targets)
@@ -236,6 +247,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
         scaler.scale(loss).backward()
         for name, part in losses.items():
             totals[name] = totals.get(name, 0.0) + part.detach()
+
     if state.step == 0:
         check_gradients(run, totals)
 

@@ -17,6 +17,7 @@ def main(args: list[str] | None = None) -> None:
     help = "a group or setting of configs/"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
     overrides = parser.parse_args(args).overrides
+
     # not for --help: they import torch
     from data.corpus import load_data
     from model.pretrained import init_tokenizer
@@ -31,6 +32,7 @@ def main(args: list[str] | None = None) -> None:
     kind, items = loaders.objective.input_kind, loaders.objective.items
     items, used = ("documents", items) if kind == "text" else (items, "used")
     print(f"{'':<11}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")
+
     for loader in (train, loaders.validation):
         sizes = f"{loader.file.n_items:>13,}{loader.file.n_bytes:>15,}{loader.n_tokens:>15,}"
         print(f"{loader.file.split:<11}{sizes}{loader.n:>12,}")
@@ -50,10 +52,12 @@ def main(args: list[str] | None = None) -> None:
     classes = loaders.objective.classes
     for row in range(min(MAX_ROWS, train.batch_size)):
         print()
+
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
             if name in ("source", "tokens", "targets"):
                 ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
                 text = loaders.tokenizer.decode_with_specials(ids)
+
                 if classes and name == "targets":
                     text = classes[ids[0]]
                 print(f"{name:<12}{text!r}")

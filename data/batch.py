@@ -65,6 +65,7 @@ def make_batch(
     """Make a batch. n_tokens: those of its text, if its targets are padded or differ in length."""
     tensors = {name: torch.as_tensor(x) for name, x in inputs.items()}
     targets = torch.as_tensor(targets)
+
     if weights is not None:
         weights = torch.as_tensor(weights, dtype=torch.float32)
     n = targets.numel() if n_tokens is None else n_tokens

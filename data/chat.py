@@ -80,6 +80,7 @@ class ChatTemplate:
         end = tokenizer.specials["end"]
         # values that the template may use
         self.names = {"eos_token": self.specials.get(end, "")}
+
         for file in SETTINGS:
             settings = json.loads(tokenizer.files.get(file, "{}"))
             for name, value in settings.items():
@@ -91,9 +92,11 @@ class ChatTemplate:
         own = tokenizer.files.get(TEMPLATE, self.names.get("chat_template"))
         if isinstance(own, list):
             own = {each["name"]: each["template"] for each in own}.get("default")
+
         self.is_own = own is not None
         if self.is_own and tokenizer.splits_specials:
             raise TokenizerError(f"the chat template needs special tokens, and {SPLIT}")
+
         with errors_as(TokenizerError, "the chat template is invalid"):
             self.template = compiled(own or PLAIN, date)
         self.has_date = "strftime_now" in (own or PLAIN)
@@ -101,13 +104,16 @@ class ChatTemplate:
     def render(self, messages: Messages, prompt: bool = False) -> tuple[str, Spans]:
         """Returns (text, the spans that the template marks); with `prompt`, an answer follows."""
         values = self.names | {"messages": messages, "add_generation_prompt": prompt}
+
         with errors_as(TokenizerError, "the chat template refuses this conversation"):
             marked = self.template.render(values, tools=None, documents=None)
         text = ""
         spans = []
+
         for number, piece in enumerate(marked.split(MARK)):
             start = len(text)
             text += piece
+
             if number % 2:  # it was between marks
                 spans.append((start, len(text)))
         return text, spans
@@ -126,6 +132,7 @@ class ChatTemplate:
         end is found by rendering SAID in its place. Templates may write a turn differently once
         others follow."""
         spans = []
+
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
@@ -141,6 +148,7 @@ class ChatTemplate:
             if not (found and is_whole and after.startswith(self.closing)):
                 reason = "the chat template does not show where an answer begins or ends"
                 raise ValueError(f"{reason}; mark it with {{% generation %}}")
+
             stop = len(text) - len(after) + len(self.closing)
             spans.append((len(prompt), stop))
         return spans
@@ -156,13 +164,16 @@ class ChatTemplate:
 
         if not mask[1:].any():
             raise ValueError("this conversation has no answer to train on")
+
         for i in range(1, len(messages)):
             if messages[i]["role"] != "assistant":
                 continue
             prompt, _ = self.render(messages[:i], prompt=True)
+
             # in generation, nothing follows a prompt: it must have the ids that are trained on
             alone, _ = self.tokenizer.encode_specials(prompt)
             trained = ids[places < len(prompt)].tolist()
+
             if text.startswith(prompt) and alone != trained:
                 show = self.tokenizer.decode_with_specials
                 found, seen = [[show([i]) for i in each[-3:]] for each in (alone, trained)]
@@ -193,11 +204,13 @@ def fit_to_chat(tokenizer: Tokenizer) -> None:
     template = ChatTemplate(tokenizer)
     if template.has_date and tokenizer.date is None:
         tokenizer.date = time.strftime(DATE)
+
     ids, mask = template.encode(to_messages(["user", "a", "assistant", "b"]))
     last = ids[mask][-2:].tolist()  # white space may follow the special token
     ends = template.specials.keys() & last
     if not ends:
         warn("the chat template does not end answers with a special token: the model may not stop")
+
     for i in ends - {*tokenizer.end_ids}:
         tokenizer.specials[f"end_{len(tokenizer.end_ids)}"] = i
         for name in GENERATION & tokenizer.files.keys():

@@ -60,6 +60,7 @@ def build_data(config: Config) -> tuple[Source, Objective, dict]:
         raise ValueError(
             "model.head.pooling is for an encoder and data.label, which it classifies by"
         )
+
     if config.model.classes and objective.input_kind != "labels":
         raise ValueError("this model has classes: it needs a data.label, or another init_from")
 
@@ -72,6 +73,7 @@ def choose_objective(input_kind: str, architecture: str) -> dict:
     """The first built-in objective that fits; else one for this kind of data, so that build_data
     can say what does not fit."""
     known = []
+
     for name, kind in OBJECTIVES.items():
         path = CONFIGS / f"objective/{name}.yaml"
         if kind.input_kind == input_kind and path.exists():
@@ -121,6 +123,7 @@ def fit_to(objective: Objective, tokenizer: Tokenizer) -> Pretrained:
     if missing:
         reason = f"the tokenizer has no special token {missing[0]!r}"
         raise ValueError(f"{reason}; start from a model that was trained with this objective")
+
     if objective.input_kind != "labels":
         drop_template(tokenizer)
     if objective.input_kind == "chat" and tokenizer.text:

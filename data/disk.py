@@ -27,6 +27,7 @@ def sync_folder(folder: Path) -> None:
         handle = os.open(folder, os.O_RDONLY)
     except PermissionError:  # Windows opens no folder
         return
+
     try:
         os.fsync(handle)
     finally:
@@ -53,6 +54,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     draft = folder.with_name(f"{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)  # left by a killed process
     draft.mkdir()  # not its parents: if the folder of a run was moved away, it must not reappear
+
     try:
         yield draft
         sync_folder(draft)

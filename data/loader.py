@@ -40,6 +40,7 @@ class Loader:
         positions = np.arange(self.n)[:limit]
         chosen = permutation(positions, self.n, hash_seed("evaluation"))
         ids = self.by_length(np.sort(chosen))
+
         for start in range(0, len(ids), self.batch_size):
             yield self.evaluation_batch(ids[start : start + self.batch_size])
 
@@ -121,6 +122,7 @@ def prefetch(function: Callable, items: Iterable, workers: int = 1, ahead: int =
     with ThreadPoolExecutor(workers) as threads:
         futures = (threads.submit(function, item) for item in items)  # when islice takes it
         running = deque(islice(futures, ahead))
+
         while running:
             running.extend(islice(futures, 1))
             yield running.popleft().result()

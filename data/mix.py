@@ -35,6 +35,7 @@ def with_defaults(source: dict) -> dict:
     name = source.get("kind")
     path = CONFIGS / f"data/{name}.yaml"
     option: dict = read_yaml(path) if path.exists() else {"kind": name}
+
     for base in option.pop("defaults", []):
         option = with_defaults({"kind": base}) | option
     usual = {key: value for key, value in option.items() if value != "???"}
@@ -53,11 +54,13 @@ class Mix(Source):
         kinds = {name: SOURCES[name] for name in SOURCES if name != "mix"}
         self.weights = {}
         self.members = {}
+
         for name, node in self.sources.items():
             path = f"data.sources.{name}"
             options = usual | with_defaults(check_value(path, node, dict))
             self.weights[name] = check_value(f"{path}.weight", options.pop("weight"), Positive)
             self.members[name] = build(path, kinds, options, shared)
+
         input_kinds = {member.input_kind for member in self.members.values()}
         if len(input_kinds) != 1:
             raise ValueError("the sources must be all text, all pairs or all conversations")
@@ -69,6 +72,7 @@ class Mix(Source):
         examples are 4 of the first source and 2 of the second. A subclass may let the shares depend
         on position / batch_size, which is the step; at each position, one source grows by one."""
         weights = [*self.weights.values()]
+
         for i, weight in enumerate(weights):
             before = positions * (weight / sum(weights[i:])) // 1
             yield before
@@ -101,6 +105,7 @@ def share(mix: Mix, trainer: Trainer, specials: Sequence[str]) -> tuple[Pretrain
         for source in sources
     ]
     folder = cached(mix, [content, code_of(trainer)], build)
+
     with errors_as(DataError, f"{folder} is damaged; remove it and run again to rebuild it"):
         state, held_out = json.loads((folder / "shared.json").read_text())
     return Pretrained(state), HeldOut(*held_out)
@@ -143,10 +148,12 @@ class MixLoader(Loader):
         self.loaders = loaders
         file: Any = JoinedFiles([loader.file for loader in loaders])
         first = loaders[0]
+
         # without the __post_init__ of TokenLoader and PairLoader
         Loader.__init__(self, file, first.objective, first.tokenizer, first.batch_size, seed)
         sizes = [loader.n for loader in loaders]
         self.firsts = np.cumsum([0, *sizes[:-1]])
+
         self.n = sum(sizes)
         self.n_tokens = sum(loader.n_tokens for loader in loaders)
         means = [loader.tokens_per_example for loader in loaders]
@@ -156,9 +163,11 @@ class MixLoader(Loader):
         """Each source goes through epochs of its own, as far as it is drawn."""
         ids = np.full(len(positions), -1)
         counts = self.mix.drawn(positions), self.mix.drawn(positions + 1)
+
         for loader, first, before, after in zip(self.loaders, self.firsts, *counts, strict=True):
             is_mine = after > before  # this position makes the count grow
             ids[is_mine] = first + loader.example_ids(before[is_mine].astype(int))
+
         if ids.min() < 0:
             raise ValueError("drawn() of a mix must grow by one, in one source, at each position")
         return ids
@@ -196,11 +205,13 @@ def load_mix(mix: Mix, trainer: Trainer, specials: Sequence[str], seed: int, loa
     """The Loaders of a mix; load(source, trainer, seed, held_out) gives those of a source."""
     trainer, held_out = share(mix, trainer, specials)
     parts = []
+
     for name, source in mix.members.items():
         try:
             parts.append(load(source, trainer, (seed, name), held_out))
         except DataError as error:
             raise DataError(f"data.sources.{name}: {error}") from None
+
     hashes = "".join(part.content_hash for part in parts)
     kind = TokenMix if mix.input_kind == "text" else PairMix
     return parts[0]._replace(

@@ -28,6 +28,7 @@ class PairLoader(Loader):
         is_too_long = (truncated < lengths).any(1)
         too_long = self.objective.too_long
         kind = self.objective.input_kind
+
         # beside an answer there is its mask, beside a text its label
         self.n_tokens = (lengths if kind == "pairs" else lengths[:, 0]).sum()
         used = ~is_too_long | (too_long != "drop")
@@ -42,6 +43,7 @@ class PairLoader(Loader):
             count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
             context = f"a context of {self.objective.context_length}"
             problem = f"{count} of {self.file.split} are too long for {context}"
+
             if too_long == "error" or not used.any():
                 name = "classify" if kind == "labels" else kind
                 truncate = f"objective={name} objective.too_long=truncate"
@@ -67,9 +69,11 @@ class PairLoader(Loader):
         step in which the next epoch begins is a group of its own."""
         epoch = step * self.batch_size // self.n
         first = math.ceil(epoch * self.n / self.batch_size)
+
         end = (epoch + 1) * self.n // self.batch_size  # the step that runs into the next epoch
         if step == end:
             return self.group_batches(step, 1)[0]
+
         size = self.objective.sort_group
         group, turn = divmod(step - first, size)
         start = first + group * size

@@ -64,6 +64,7 @@ def prepare(
     """The corpus of a source, from the cache or built now. chosen: what a mix holds out."""
     options = options_of(source, trainer, specials)
     code = code_of(source) + code_of(trainer) if LOADED else ""
+
     # unless it is chosen, what is held out follows from the rest
     content = [source.version(), options + code, *(chosen or ())]
 
@@ -118,6 +119,7 @@ def tokenize(
             if isinstance(ids, DataError):
                 skip(source, ids, skipped)
                 continue
+
             part = train if chunk.split == TRAIN else validation
             part.write(ids)
             part.n_bytes += chunk.n_bytes()
@@ -140,6 +142,7 @@ def split_chunks(source: Source, skipped: list[str], held_out: HeldOut) -> Itera
             label = texts.pop() if source.input_kind == "labels" else None
             yield Chunk(split, texts, True, document.name, label)
             continue
+
         # with the next chunk; "" marks the end, because no chunk is empty
         for text, following in pairwise(chain(rechunk(document.chunks()), [""])):
             yield Chunk(split, [text], is_last=not following)
@@ -149,6 +152,7 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
     """Lists of chunks that are large enough for a thread."""
     job = []
     size = 0
+
     for chunk in chunks:
         job.append(chunk)
         size += chunk.n_bytes()
@@ -156,6 +160,7 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
             yield job
             job = []
             size = 0
+
     if job:
         yield job
 
@@ -163,6 +168,7 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
 def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]) -> Encoded:
     encoded = []
     ids: Any
+
     for chunk in job:
         if template:
             try:
@@ -176,6 +182,7 @@ def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]
                 ids.append(np.frombuffer(chunk.label.encode(), np.uint8))
             elif chunk.is_last:
                 ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
+
         encoded.append((chunk, ids))
     return encoded
 
@@ -193,10 +200,12 @@ def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str
     """What the tokens of a source depend on besides files and code; of its settings, only those
     that differ from the default."""
     settings = {}
+
     for field in fields(source):
         value = getattr(source, field.name)
         if value != field.default and field.name != "document_mask":  # which affects only batches
             settings[field.name] = value
+
     settings["cache"] = None  # the cache may be moved
     kinds = [type(source).__name__, type(trainer).__name__]
     order = [] if source.input_kind == "text" else [PAIR_ORDER]
@@ -209,6 +218,7 @@ def with_progress(jobs: Iterable[Encoded], n_bytes: int) -> Iterable[Encoded]:
     if not n_bytes or n_bytes >= LARGE:
         text = decimal(n_bytes) if n_bytes else "a text"
         print(f"tokenizing {text} ...", file=sys.stderr)
+
     console = Console(stderr=True)
     return track(
         jobs,

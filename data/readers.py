@@ -54,6 +54,7 @@ def open_text(path: Path, encoding: str, errors: str, newline: str = "\n") -> It
         stream = pyarrow.input_stream(path)
     else:
         stream = path.open("rb")
+
     with stream, TextIOWrapper(stream, codec, errors, newline) as file:
         try:
             yield file
@@ -89,9 +90,11 @@ def slice_chunks(chunks: Iterable[str], start: int, stop: int) -> Iterator[str]:
 def rechunk(chunks: Iterable[str]) -> Iterator[str]:
     """Yield the same text in chunks of about CHUNK_CHARS, cut at token boundaries if possible."""
     rest = ""
+
     for chunk in chunks:
         text = rest + chunk
         start = 0
+
         while len(text) - start >= 2 * CHUNK_CHARS:
             stop = start + 2 * CHUNK_CHARS
             if boundary := TOKEN_BOUNDARY.search(text, start + CHUNK_CHARS, stop):
@@ -99,6 +102,7 @@ def rechunk(chunks: Iterable[str]) -> Iterator[str]:
             yield text[start:stop]
             start = stop
         rest = text[start:]
+
     if rest:
         yield rest
 

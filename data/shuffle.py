@@ -40,6 +40,7 @@ def permutation(positions: ArrayLike, n: int, seed: np.uint64) -> ndarray:
     low = (1 << half) - 1
     round_keys = random_words(seed, [0], ROUNDS)[0]
     outside = np.arange(len(x))
+
     while len(outside):
         left, right = x[outside] >> half, x[outside] & low
         for key in round_keys:
@@ -53,6 +54,7 @@ def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
     """The example at each position of an endless stream; each epoch is a new permutation."""
     epochs, offsets = np.divmod(positions, n)
     ids = np.empty(len(positions), np.int64)
+
     for epoch in np.unique(epochs).tolist():  # integers of Python: the key depends on their repr
         mask = epochs == epoch
         key = hash_seed("order", seed, epoch)

@@ -37,6 +37,7 @@ def hold_out(source: Source) -> HeldOut:
     if not keys:
         reason = skipped[0] if skipped else "the files are empty"
         raise DataError(f"there is no text: {reason}")
+
     if source.validation_sources():
         return HeldOut({}, 0.0)
 
@@ -53,12 +54,14 @@ def split_documents(
 ) -> Iterator[tuple[str, Document]]:
     """Yield each document with its split. `skipped` gets an item for each that is left out."""
     parts = source.validation_sources()
+
     for key, document in hashed_documents(source, skipped):
         share = held_out.train_share(key)
         if 0 < share < 1:
             pieces = list(cut(document, share))
         else:
             pieces = [(TRAIN if share else VALIDATION, document)]
+
         # only matters in a mix: a source with validation files holds out nothing else
         yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
     for part in parts:
@@ -82,6 +85,7 @@ def hashed_documents(source: Source, skipped: list[str]) -> Iterator[tuple[str, 
         except DataError as error:
             skip(source, error, skipped)
             continue
+
         if begin:
             yield hashlib.blake2b(begin, digest_size=8).hexdigest(), document
 
@@ -97,6 +101,7 @@ def read_begin(document: Document, source: Source) -> bytes:
     """What is hashed: the first chunk of a text, the source of a pair, all of a conversation."""
     is_pair = source.input_kind in ("pairs", "labels")
     n_chunks = None if source.input_kind == "chat" else 1  # many may begin alike
+
     try:
         begin = "".join(islice(document.chunks(), n_chunks)).encode()
         if is_pair or source.on_error == "skip":

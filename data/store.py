@@ -50,6 +50,7 @@ class TokenWriter:
 def checksums(path: Path, every: int = 1) -> list[int]:
     """CRC-32 of the blocks of a file, or of every n-th block."""
     sums = []
+
     with path.open("rb") as file:
         for start in range(0, path.stat().st_size, every * BLOCK):
             file.seek(start)
@@ -64,9 +65,11 @@ def write_index(
     state = tokenizer.state()
     content = hashlib.sha256(json.dumps([options, state]).encode())
     sums = {}
+
     for path in sorted(folder.iterdir()):
         content.update(sync_and_hash(path).encode())
         sums[path.name] = checksums(path)
+
     index = {"content": content.hexdigest(), "tokenizer": state, "skipped": skipped, "sums": sums}
     for part in parts:
         index[part.split] = {"n_bytes": part.n_bytes, "n_items": part.n_items}
@@ -111,10 +114,12 @@ class Corpus:
             self.tokenizer = tokenizer_from_state(index["tokenizer"])
             self.content_hash = index["content"]
             self.skipped = index["skipped"]
+
             for name, sums in index["sums"].items():
                 every = 1 if verify else max(1, len(sums) // SAMPLED)
                 if checksums(folder / name, every) != sums[::every]:
                     raise ValueError(f"{name} does not match its checksum")
+
             vocab_size = self.tokenizer.vocab_size
             self.train = TokenFile(folder, TRAIN, vocab_size, **index[TRAIN])
             self.validation = TokenFile(folder, VALIDATION, vocab_size, **index[VALIDATION])

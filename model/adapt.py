@@ -68,6 +68,7 @@ def add_lora(
         raise ValueError(
             f"layers is {layers!r}, which is not a regular expression ({error})"
         ) from None
+
     if not chosen:
         some = ", ".join([*maps][:7])
         raise ValueError(f"layers is {layers!r}, which matches no name; some are: {some}")
@@ -76,6 +77,7 @@ def add_lora(
     if model.classes:
         model.head.requires_grad_()
     draw = torch.Generator().manual_seed(seed)
+
     for name in chosen:
         model.set_submodule(name, LoRA(maps[name], rank, alpha, dropout, draw))
 
@@ -85,6 +87,7 @@ def freeze(model: Any, last: Count) -> None:
     are those of its decoder; a head that is tied to the embedding is frozen with it."""
     stack = next(module for module in model.modules() if isinstance(module, Stack))
     n = len(stack.blocks)
+
     if last > n:
         raise ValueError(f"last is {last}, and the model has {n} blocks")
 

@@ -66,6 +66,7 @@ def attend(
         by_matmuls = prefers_matmuls_on_cuda(q_BHTD, mask.bias)
     else:  # on a CPU: usually in 16 bits, for up to 512 tokens
         by_matmuls = prefers_matmuls_on_cpu(q_BHTD, k_BGSD, v_BGSE)
+
     if logit_softcap is None and not by_matmuls:
         return attend_by_kernel(q_BHTD, k_BGSD, v_BGSE, mask, scale=scale, dropout=dropout)
 
@@ -74,6 +75,7 @@ def attend(
         q_BHTD = q_BHTD.float()
         k_BGSD = k_BGSD.float()
         v_BGSE = v_BGSE.float()
+
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, scale=scale, logit_softcap=logit_softcap)
     weights = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE)
     mixed_BHTE = ungroup_queries(weights @ v_BGSE, q_BHTD).to(dtype)
@@ -93,6 +95,7 @@ def attend_by_kernel(
     padding = q.shape[-1] - v.shape[-1] if mask.causal else 0
     if padding > 0:  # flash attention, which takes no bias, needs one width
         v = F.pad(v, (0, padding))
+
     with attention_kernels(bias) if q.is_cuda else nullcontext():
         y = F.scaled_dot_product_attention(
             q,

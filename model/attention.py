@@ -82,10 +82,12 @@ class MultiHeadAttention(Attention):
         dropout: float = 0.0,
     ):
         super().__init__()
+
         if memory is not None and sliding_window is not None:
             raise ValueError("sliding_window does not apply to cross-attention: leave it null")
         if head_dim is None and d_model % n_heads:
             raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
+
         widths = memory or (0, 0)
         if (kdim or 0) > widths[0] or (vdim or 0) > widths[1]:
             raise ValueError(f"kdim is {kdim}, vdim {vdim}; the widths of the memory are {widths}")
@@ -111,6 +113,7 @@ class MultiHeadAttention(Attention):
         self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=bias)
         self.key = nn.Linear(self.key_width, self.n_groups * self.head_dim, bias=bias)
         self.value = nn.Linear(self.value_width, self.n_groups * self.v_head_dim, bias=bias)
+
         # normalized queries and keys keep the softmax from saturating (arxiv.org/abs/2302.05442)
         head_norm = norm if qk_norm == "head" else nn.Identity
         self.query_norm = head_norm(self.head_dim)

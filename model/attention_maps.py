@@ -38,11 +38,13 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             name = re.sub(r"blocks.(\d+)", lambda match: f"layer {int(match[1]) + 1}", path)
             name = name.replace(".", " ").removeprefix("stack ").removesuffix(" attention")
             vars(layer)["attend"] = partial(record, name, layer)  # instead of the method
+
     try:
         yield recorded
     finally:
         for layer in model.modules():
             vars(layer).pop("attend", None)
+
     if not recorded:
         raise ValueError("this model's attention overrides attend(): its weights cannot be shown")
 
@@ -64,11 +66,13 @@ def token_labels(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
     """How each token is written: a special token as in a prompt, others as Python strings, in which
     \\xe2 is a byte that is only part of a character."""
     labels = tokenizer.special_texts()
+
     for i in {*ids} - labels.keys():
         ids_of_text = [i] if i < tokenizer.n_ordinary else []
         text = tokenizer.decode_bytes(ids_of_text).decode("utf-8", "surrogateescape")
         if tokenizer.text and "\ufffd" in text:  # imported: as its vocabulary has it
             text = tokenizer.backend.id_to_token(i)
+
         labels[i] = repr(text).replace("\\udc", "\\x")
     return labels
 
@@ -91,6 +95,7 @@ def draw_maps(maps: dict[str, Tensor], inputs: Inputs, tokenizer: Any, path: Pat
     for row, (name, weights_HTS) in enumerate(maps.items()):
         queries = inputs["source" if name.startswith("encoder") else "tokens"]
         keys = inputs["source"] if name.endswith("cross") else queries
+
         for head, weights_TS in enumerate(weights_HTS.numpy(), 1):
             axes = figure.add_subplot(len(maps), columns, row * columns + head)
             image = axes.imshow(weights_TS, cmap="Blues", vmin=0, vmax=1, aspect="auto")
@@ -103,5 +108,6 @@ def draw_maps(maps: dict[str, Tensor], inputs: Inputs, tokenizer: Any, path: Pat
     figure.colorbar(image, ax=figure.axes, label="attention weight", fraction=0.02)
     if step > 1:
         figure.suptitle(f"one token in {step} has a label; the page of --explain has all")
+
     with warnings.catch_warnings(action="ignore"):  # about characters that the font lacks
         figure.savefig(path, dpi=110)

@@ -21,6 +21,7 @@ class Slots:
         end = start + n
         if end > self.size:
             raise ValueError(f"the cache has room for {self.size} positions, not {end}")
+
         self.length = end
         self.new = slice(start, end)
         slots = torch.arange(end, device=device)
@@ -52,6 +53,7 @@ class State:
         if not self.buffers:
             self.buffers = [t.clone(memory_format=torch.contiguous_format) for t in new]
             return
+
         for buffer, tensor in zip(self.buffers, new, strict=True):
             buffer.copy_(tensor)
 

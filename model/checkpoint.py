@@ -57,10 +57,12 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
     node = config.get("adapt", {"kind": "none"})
     is_adapted = node["kind"] != "none"
     model_config = construct("model.", ModelConfig, config["model"])
+
     with torch.device("meta"):  # allocates no weights: they come from the files
         model = build_model(model_config, tokenizer.vocab_size)
         if is_adapted:
             adapt(model, node)
+
     tensors = dict(read_tensors(checkpoint / "model.safetensors", model_tensors(model)))
     average = checkpoint / "ema.safetensors"
     if average.exists():  # the weights that the run evaluated
@@ -85,6 +87,7 @@ def find_named(folder: Path, which: str) -> Path:
     if not checkpoint.exists():
         known = ", ".join(str(step_of(path)) for path in list_checkpoints(folder)) or "none"
         raise CheckpointError(f"{folder} has no checkpoint {which!r}; its steps are: {known}")
+
     verify(checkpoint)
     return checkpoint
 
@@ -92,12 +95,14 @@ def find_named(folder: Path, which: str) -> Path:
 def newest_undamaged(folder: Path) -> Path | None:
     """The newest undamaged checkpoint; None if there is none at all."""
     checkpoints = list_checkpoints(folder)
+
     for checkpoint in checkpoints:
         try:
             verify(checkpoint)
             return checkpoint
         except CheckpointError as error:
             warn(f"{error}; using the checkpoint before it")
+
     if checkpoints:
         raise CheckpointError(f"no checkpoint of {folder} is undamaged")
     return None
@@ -124,6 +129,7 @@ def read_config(folder: Path, hint: str = "") -> Settings:
         raise CheckpointError(
             f"{folder} is not the folder of a run: it has no config.yaml; {other}"
         )
+
     with suppress(OSError, ValueError, AttributeError, yaml.YAMLError):
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
         if {"choices", "overrides"} <= config.keys():
@@ -137,6 +143,7 @@ def check_code(folder: Path, config: Settings, code: dict[str, str]) -> None:
     if place is not None and not LOADED:
         hint = f"add parts={place} to train.py, --parts {place} to any other command"
         raise ValueError(f"{folder} was trained with {Path(place).name}: {hint}")
+
     known = config.get("code") or {}  # an imported run has none
     changed = [name for name, digest in code.items() if known.get(name, digest) != digest]
     if changed:
@@ -159,10 +166,12 @@ def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) one by one, because all may be too large. Names and shapes must be the
     expected ones."""
     wanted = {name: list(tensor.shape) for name, tensor in expected.items()}
+
     with safe_open(path, "pt") as file:
         stored = {name: file.get_slice(name).get_shape() for name in sorted(file.keys())}
         if stored != wanted:
             raise CheckpointError(f"{path} does not have the tensors of the model in config.yaml")
+
         for name in stored:
             yield name, file.get_tensor(name).clone()  # the file is mapped and may be deleted
 

@@ -16,6 +16,7 @@ def has_grouped_mm(weight: Tensor) -> bool:
     torch 2.13 on a B200, if rows are a multiple of 16 bytes; elsewhere it waits for the host."""
     if not weight.is_cuda or weight.dtype is not torch.bfloat16:
         return False
+
     major = torch.cuda.get_device_properties(weight.device).major
     has_kernel = major == 9 or (major == 10 and torch.__version__ >= "2.13")
     return has_kernel and all(width % 8 == 0 for width in weight.shape[1:])

@@ -25,6 +25,7 @@ class Encoder(Transformer):
     ) -> Tensor:
         """The last hidden states; with pooling, their mean in the place of each."""
         x = self.stack(self.embedding(tokens, types), tokens=tokens, visible=visible)
+
         if self.head.pooling == "mean":
             is_text_BT = torch.ones_like(tokens) if visible is None else visible
             sum_BC = (x * is_text_BT[..., None]).sum(1)

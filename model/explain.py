@@ -26,6 +26,7 @@ def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> di
 
     outputs = {}
     keep = register_module_forward_hook(lambda part, _, output: outputs.update({part: output}))
+
     with recorded_weights(model) as weights, keep:
         records = trace_forward(model, to_tensors(model, inputs))
 
@@ -35,6 +36,7 @@ def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> di
     logprobs = [model.head(x)[0].float().log_softmax(-1) for x in hidden]
     top = [each.topk(min(10, each.shape[-1])) for each in logprobs]
     ids = chain(answer, *inputs.values(), *(each.indices.flatten().tolist() for each in top))
+
     return inputs | {
         "kind": model.kind,
         "n_prompt": n_prompt,

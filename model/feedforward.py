@@ -28,6 +28,7 @@ class MLP(nn.Module):
         bias: bool = False,
     ):
         super().__init__()
+
         if d_ff is not None and expansion is None:
             self.d_ff = d_ff
         elif expansion is not None and d_ff is None:
@@ -46,6 +47,7 @@ class MLP(nn.Module):
         else:
             gate_BTF, up_BTF = project(x, self.gate, self.up)
             h_BTF = self.activation(gate_BTF) * up_BTF
+
         y_BTC = self.out(h_BTF)
         return y_BTC
 

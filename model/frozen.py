@@ -15,9 +15,11 @@ def keep_frozen(run: Path, tensors: Tensors) -> str:
     own = run / FROZEN
     own.unlink(missing_ok=True)  # writing to a link would change the other runs
     write_tensors(own, tensors)
+
     digest = sync_and_hash(own)
     shared = RUNS / ".frozen" / digest
     link = own.with_suffix(".draft")
+
     with suppress(OSError):
         shared.parent.mkdir(exist_ok=True)
         if not shared.exists():
@@ -26,8 +28,10 @@ def keep_frozen(run: Path, tensors: Tensors) -> str:
             link.unlink(missing_ok=True)  # of a run that was killed
             os.link(shared, link)
             os.replace(link, own)
+
         for path in shared.parent.iterdir():
             if path.stat().st_nlink == 1:  # its runs were deleted
                 path.unlink()
+
     sync_folder(run)
     return digest

@@ -20,6 +20,7 @@ def prepare(model: nn.Module) -> None:
             merge_maps(block.attention, "query", "key", "value")
         if isinstance(block.ffn, MLP):
             merge_maps(block.ffn, "gate", "up")
+
     pack_linears(model)
     model.requires_grad_(False)
 
@@ -33,9 +34,11 @@ def merge_maps(owner: nn.Module, *names: str) -> None:
     n_out, n_in = weight.shape
     whole = nn.Linear(n_in, n_out, bias is not None, device="meta")
     whole.weight = nn.Parameter(weight)
+
     if bias is not None:
         whole.bias = nn.Parameter(bias)
     end = 0
+
     for name, linear in zip(names, maps, strict=True):
         start, end = end, end + linear.out_features
         setattr(owner, name, Part(whole, slice(start, end)))

@@ -40,6 +40,7 @@ def initialize_weights(model: Any, scheme: str) -> None:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | nn.Embedding)
     }
+
     # the first four parts of a name are a sub-layer, such as stack.blocks.0.ffn, which writes once
     # even if it has several experts
     writers = {tuple(name.split(".")[:4]) for name in matrices if name.endswith(".out")}
@@ -52,6 +53,7 @@ def initialize_weights(model: Any, scheme: str) -> None:
         if std in RULES:
             stack = name.split(".")[0]
             std = RULES[std](matrix.weight.shape[-2:], n_residual_writes[stack])
+
         nn.init.normal_(matrix.weight, std=std)
         if isinstance(matrix, nn.Linear) and matrix.bias is not None:
             nn.init.zeros_(matrix.bias)
@@ -67,6 +69,7 @@ def type_of(name: str, matrix: nn.Module, head: Head) -> str:
     """The type of a matrix; "position", for positions and segments, is in no scheme."""
     if name == "head.map":
         return "head"
+
     # a tied T5 keeps std 1: its head scales the hidden states down instead
     if matrix.weight is head.map.weight and head.scale is None:
         return "tied"

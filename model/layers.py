@@ -26,11 +26,13 @@ def merged(node: Any, changes: Any) -> Any:
 def layer_config(config: ModelConfig, name: str) -> ModelConfig:
     """The config of a layer of this kind."""
     parts = {}
+
     for part, changes in (config.layer_kinds[name] or {}).items():
         node = getattr(config, part) if part in PARTS else None
         if node is None or not isinstance(changes, dict):
             path = f"model.layer_kinds.{name}.{part}"
             raise ValueError(f"{path} is no group of settings of one of: {', '.join(PARTS)}")
+
         parts[part] = merged(node, changes)
     return replace(config, **parts)
 
@@ -43,10 +45,12 @@ class LayeredStack(Stack):
         """The configs of the pattern, which is repeated over the depth and cut at its end."""
         names = config.layers or []
         known = config.layer_kinds
+
         if not names or {*names} - known.keys():
             raise ValueError(
                 f"model.layers is {names}; expected names of model.layer_kinds: {', '.join(known)}"
             )
+
         pattern = [layer_config(config, name) for name in names]
         return [pattern[i % len(pattern)] for i in range(config.n_layers)]
 
@@ -55,10 +59,12 @@ class LayeredStack(Stack):
         attentions = [block.attention for block in self.blocks]
         pairs = zip(self.configs, attentions, strict=True)
         own = [(layer.position, attention.rotary_dim) for layer, attention in pairs]
+
         # the first layer may have no position encoding, and no rotary channels
         usual = next((size for node, size in own if node == config.position), own[0][1])
         distinct = [(config.position, usual)]
         self.context_keys = []  # for each layer, (index of its position encoding, window)
+
         for key, attention in zip(own, attentions, strict=True):
             if key not in distinct:
                 distinct.append(key)
@@ -68,6 +74,7 @@ class LayeredStack(Stack):
             build("model.position", POSITIONS, node, sizes | {"rotary_dim": rotary_dim})
             for node, rotary_dim in distinct
         ]
+
         for encoding in others:
             if type(encoding).embed is not Position.embed:
                 name = type(encoding).__name__

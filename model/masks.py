@@ -40,6 +40,7 @@ def make_mask(
 
     if visible is not None:
         allowed_B1TS = allowed_B1TS & visible[:, None, None, :]
+
         # padding sees itself, so that no row of weights is empty
         allowed_B1TS = allowed_B1TS | (behind_B1TS == 0)
     return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
@@ -58,5 +59,6 @@ def renumbered(
     if documents is not None:  # searchsorted finds the first token of the same document
         pos = q_slots - torch.searchsorted(documents, documents)
         return pos, pos
+
     first_B1 = visible.int().argmax(-1, keepdim=True)
     return q_slots - first_B1, k_slots - first_B1

@@ -43,11 +43,13 @@ class MultiHeadLatentAttention(Attention):
         self.rotary_dim = qk_rope_head_dim or width // 2
         self.head_dim = self.qk_nope_head_dim + self.rotary_dim
         self.v_head_dim = v_head_dim or width
+
         self.scale = self.head_dim**-0.5
         self.dropout = dropout
 
         linear = partial(nn.Linear, bias=False)
         self.query: nn.Module
+
         if q_lora_rank is None:
             self.query = linear(d_model, n_heads * self.head_dim)
         else:
@@ -74,6 +76,7 @@ class MultiHeadLatentAttention(Attention):
         q_BHTD = split(q_BTW, self.n_heads)
         q_BHTP, q_BHTR = q_BHTD.split([self.qk_nope_head_dim, self.rotary_dim], -1)
         k_B1TR = split(self.k_rope(x), n_heads=1)
+
         if rotate is not None:
             q_BHTR = rotate(q_BHTR)
             k_B1TR = rotate(k_B1TR)

@@ -29,14 +29,17 @@ class MixtureOfExperts(nn.Module):
         expert: dict,
     ):
         super().__init__()
+
         if top_k > n_experts:
             raise ValueError(f"top_k ({top_k}) must be at most n_experts ({n_experts})")
+
         self.top_k = top_k
         self.balance_loss = balance_loss
         self.router = nn.Linear(d_model, n_experts, bias=False)
 
         make_mlp = partial(build, "expert", MLPS, shared={"d_model": d_model, "bias": False})
         self.experts = make_mlp(expert)  # holds stacks of weights, and is never called itself
+
         for linear in self.experts.children():
             linear.weight = nn.Parameter(linear.weight.data.repeat(n_experts, 1, 1))
         wide = {"d_ff": n_shared * self.experts.d_ff, "expansion": None}
@@ -46,6 +49,7 @@ class MixtureOfExperts(nn.Module):
         logits_BTX = self.router(x)
         probs_BTX = logits_BTX.softmax(-1, dtype=exact_dtype(logits_BTX))
         weights, chosen = probs_BTX.topk(self.top_k)
+
         if self.top_k > 1:
             weights = weights / weights.sum(-1, keepdim=True)
 
@@ -56,6 +60,7 @@ class MixtureOfExperts(nn.Module):
         self.probability_X = probs_BTX.mean((0, 1))
         token = order // self.top_k
         rows_MC = x.flatten(0, 1).type_as(logits_BTX).index_select(0, token)
+
         y_MC = self.run_experts(rows_MC, counts_X)
         y_MC = y_MC * weights.flatten()[order, None]
 
@@ -71,6 +76,7 @@ class MixtureOfExperts(nn.Module):
         ends = counts.cumsum(0, dtype=torch.int32)
         is_one_kernel = has_grouped_mm(up)
         places: Any = len(up)  # the fake tensors of a dry run have no values: equal groups
+
         if not is_one_kernel and type(counts) is Tensor:
             places = ends[:-1].tolist()  # waits for the GPU, so only once for all maps
 

@@ -54,6 +54,7 @@ class Rope(Position):
         super().__init__()
         self.rope_theta = rope_theta
         self.width = int(rotary_dim * rotary_fraction)
+
         if self.width % 2 or not self.width:
             raise ValueError(
                 f"rotary_fraction ({rotary_fraction}) of {rotary_dim} is {self.width} channels; "

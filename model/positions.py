@@ -79,10 +79,12 @@ class Relative(Position):
         max_distance: Count,
     ):
         super().__init__()
+
         if num_buckets % 2 or max_distance <= num_buckets // 2:
             raise ValueError(
                 f"num_buckets ({num_buckets}) must be even and < 2 max_distance ({max_distance})"
             )
+
         self.table = make_table(num_buckets, n_heads)
         self.causal = causal
         self.num_buckets = num_buckets

@@ -44,6 +44,7 @@ def named_device(name: str) -> torch.device:
         raise ValueError(
             f"device={name}, but torch finds {n_devices} {device.type} devices, from 0 on"
         )
+
     if device.index is not None:
         torch.cuda.set_device(device)  # memory queries are about it, too
     return device
@@ -55,6 +56,7 @@ def use_deterministic_algorithms(on: bool) -> None:
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS requires it
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
     if on != torch.are_deterministic_algorithms_enabled():  # the call imports torch._inductor
         torch.use_deterministic_algorithms(on)
         torch._inductor.config.deterministic = on  # no kernel is chosen by its time
@@ -83,6 +85,7 @@ def configured(device: torch.device, precision: str) -> Precision:
 def gpu_precision(device: torch.device, precision: str) -> Precision:
     """The same on a GPU; sets torch's options for it."""
     torch.set_float32_matmul_precision("high")  # TF32 for what stays in float32
+
     # cuDNN would plan attention again for each shape, so for each decoded token
     torch.backends.cuda.enable_cudnn_sdp(False)
     has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)

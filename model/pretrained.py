@@ -18,6 +18,7 @@ def init_settings(place: str) -> dict:
 
         spec = read_hf_config(resolve_folder(place)).spec
         return {"model": asdict(config_from_spec(spec)), "tokenizer": {"kind": "hub"}}
+
     run = expand_user(place)
     config = read_config(run, "; a model of the Hub has a name such as openai-community/gpt2")
     check_code(run, config, own_code())

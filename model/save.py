@@ -21,6 +21,7 @@ def write_checkpoint(folder: Path, step: int, tensors: dict[str, Tensors], state
     final = folder / "checkpoints" / step_name(step)
     final.parent.mkdir(exist_ok=True)
     sync_folder(folder)  # the new folder, and new logs
+
     with atomic_folder(final) as draft:
         for name, named in tensors.items():
             write_tensors(draft / f"{name}.safetensors", named)

@@ -112,13 +112,16 @@ def example_inputs(kind: str, lengths: list[int], padding: int) -> dict[str, Ten
     """Two sequences; the second is padded, in a decoder on the left, as in batched generation.
     Several lengths are those of documents in one row."""
     length = sum(lengths)
+
     if not 0 <= padding < min(lengths) or length > LONGEST:
         raise ValueError(f"--length is from 1 to {LONGEST}, and --padding from 0 to less than it")
     tokens = torch.arange(2 * length).view(2, -1)
     inputs = {"tokens": tokens % VOCABULARY}
+
     if len(lengths) > 1:
         if kind != "decoder" or padding:
             raise ValueError("--documents is for a decoder without --padding")
+
         documents = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
         inputs["documents"] = documents.repeat(2, 1)
 
@@ -126,6 +129,7 @@ def example_inputs(kind: str, lengths: list[int], padding: int) -> dict[str, Ten
     if kind == "encoder_decoder":
         read = torch.arange(length * 3 // 2 * 2).view(2, -1)
         inputs["source"] = read % VOCABULARY
+
     if padding:
         visible = read < read.numel() - padding
         name = "source_visible" if kind == "encoder_decoder" else "visible"
@@ -138,6 +142,7 @@ def weights_of(model: nn.Module, modules: set[str]) -> dict[str, list[str]]:
     shown = layer_counts(model).keys()
     starts = {module and f"{module}." for module in modules}
     lines = defaultdict(list)
+
     for name, weight in model.named_parameters(remove_duplicate=False):
         if shown >= {*LAYER.findall(name)}:
             start = max(filter(name.startswith, starts), key=len)
@@ -149,13 +154,16 @@ def print_walk(model: Transformer, steps: list[TensorRecord], options: Namespace
     weights = weights_of(model, {record.module for record in steps})
     counts = layer_counts(model)
     torch.set_printoptions(precision=3, linewidth=60)
+
     for module, records in groupby(steps, lambda record: record.module):
         print(f"\n{module or model.kind}" + f"  x {counts[module]} layers" * (counts[module] > 1))
         for line in weights.pop(module, []):
             print(line)
+
         for record in records:
             axes = f"({', '.join(record.axes)})"
             print(f"  {record.name:<14} {axes:<14} {tuple(record.tensor.shape)}")
+
             if options.code:
                 print(f"    {record.place}  {record.code}"[:80])
             if options.values and record.tensor.numel() <= SMALL:
@@ -163,6 +171,7 @@ def print_walk(model: Transformer, steps: list[TensorRecord], options: Namespace
 
     print("\nIdentical layers are shown once. A weight W of shape (out, in) maps x to x W'.\n")
     used = {axis for record in steps for axis in record.axes}
+
     for axis, meaning in LEGEND.items():
         if axis in used:
             print(f"{axis}  {meaning}")
@@ -174,8 +183,10 @@ def draw_mask(record: TensorRecord) -> list[str]:
     n_keys = weights_TS.shape[1]
     gap = " " if n_keys < 36 else ""  # in 80 columns
     lines = [record.module, "    key " + gap.join(str(key % 10) for key in range(n_keys))]
+
     for query, row in enumerate(weights_TS):
         lines.append(f"query {query % 10} " + gap.join("#" if weight else "." for weight in row))
+
     return lines
 
 
@@ -183,6 +194,7 @@ def print_masks(records: list[TensorRecord]) -> None:
     masks = [draw_mask(record) for record in records] or [["no tensor is named weights_BHTS"]]
     width = max(len(line) for lines in masks for line in lines) + 1
     n_columns = max(1, 81 // width)
+
     while masks:
         for lines in zip_longest(*masks[:n_columns], fillvalue=""):
             print("".join(f"{line:<{width}}" for line in lines).rstrip())
@@ -196,6 +208,7 @@ def main(args: list[str] | None = None) -> None:
     tokens = "tokens of a sequence, or of the documents in it, such as 2,4"
     add("--length", "--documents", metavar="N", default="6", help=tokens)
     add("--padding", type=int, metavar="N", default=0, help="padding tokens in the second sequence")
+
     add = parser.add_mutually_exclusive_group().add_argument
     add("--mask", action="store_true", help="draw which keys each query attends to")
     add("--code", action="store_true", help="print the line that makes each tensor")
@@ -207,14 +220,17 @@ def main(args: list[str] | None = None) -> None:
         if re.split("[.@]", key_of(override))[0] in ignored:
             hint = "--documents 2,4 shows documents in one row"
             raise ValueError(f"{override} does not change the shapes of a model; {hint}")
+
     config = compose(["size=tiny", *options.overrides]).model
     if config.layers:  # show a whole pattern
         config = replace(config, n_layers=max(config.n_layers, len(config.layers)))
+
     # in float64 there is no fused kernel to hide the scores
     model = build_model(config, vocab_size=VOCABULARY).double().eval()
 
     lengths = list(map(int, options.length.split(",")))
     steps = trace_forward(model, example_inputs(model.kind, lengths, options.padding))
+
     if options.mask:
         print_masks([record for record in steps if record.name == "weights_BHTS"])
     else:

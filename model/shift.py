@@ -24,10 +24,12 @@ def with_previous(
     if context.visible is not None:
         values = values * context.visible[..., None]
     before = F.pad(values, (0, 0, 1, -1))
+
     if state is not None:
         [last] = state.read(before[:, :1])
         before[:, :1] = last
         state.write(values[:, -1:])
+
     if context.documents is not None:
         is_same_BT = context.documents.diff(prepend=context.documents[:, :1]) == 0
         before = before * is_same_BT[..., None]

@@ -31,15 +31,18 @@ class Stack(nn.Module):
         super().__init__()
         # values for parameters of these names, which no config can set (see construct)
         sizes = {"causal": causal, "memory": None, "cross": None}
+
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
             sizes[name] = getattr(config, name)
 
         self.causal = causal
         self.configs = self.layer_configs(config)
         blocks = []
+
         for i, layer_config in enumerate(self.configs):
             own = {"layer": i, "norm": norm_factory(layer_config)}
             blocks.append(make_block(layer_config, sizes | own, memory_width))
+
         self.blocks: Any = nn.ModuleList(blocks)
         self.make_positions(config, sizes)
 
@@ -71,9 +74,11 @@ class Stack(nn.Module):
         q_pos, contexts = self.make_contexts(x, caches, **inputs)
         x = self.position.embed(x, q_pos)
         x = self.drop(self.embedding_norm(x))
+
         for i, block in enumerate(self.blocks):
             states = caches.layers[i] if caches else {}
             x = block(x, contexts[i]._replace(states=states))
+
         x = self.final_norm(x)
         return x
 
@@ -99,6 +104,7 @@ class Stack(nn.Module):
         q_slots = k_slots = torch.arange(x.shape[1], device=x.device)
         if caches:
             q_slots, k_slots = caches.slots.reserve(len(q_slots), x.device)
+
         q_pos, k_pos = self.position_numbers(q_slots, k_slots, visible, documents)
         memory_mask = Mask() if memory_visible is None else make_cross_mask(memory_visible)
         common = AttentionContext(
@@ -112,6 +118,7 @@ class Stack(nn.Module):
         contexts = {}
         encodings = self.encodings()
         rotations = [encoding.rotary(x, q_pos) for encoding in encodings]
+
         for index, window in dict.fromkeys(self.context_keys):
             seen = caches.slots.seen(window) if caches else slice(None)
             shown = None if visible is None else visible[:, seen]
@@ -148,6 +155,7 @@ def make_block(config: ModelConfig, sizes: dict, memory_width: int | None) -> Bl
     if not isinstance(attention, Attention):
         name = type(attention).__name__
         raise ValueError(f"{name} is no attention: let it inherit model.attention.Attention")
+
     ffn = build("model.ffn", FFNS, config.ffn, sizes)
     parts = sizes | {"attention": attention, "ffn": ffn}
     if memory_width is not None:

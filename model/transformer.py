@@ -72,6 +72,7 @@ class Decoder(Transformer):
     ) -> Tensor:
         if documents is not None and (caches or visible is not None):
             raise ValueError("documents are for training: give neither caches nor visible")
+
         return self.stack(
             self.embedding(tokens),
             tokens=tokens,
@@ -87,6 +88,7 @@ ARCHITECTURES: Registry[type[Transformer]] = Registry(decoder=Decoder)  # encode
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
     """Build a new model. Its weights depend only on the seed, not on the global random state."""
     check_config(config)
+
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = ARCHITECTURES[config.kind](config, vocab_size)
@@ -101,6 +103,7 @@ def check_config(config: ModelConfig) -> None:
     if config.kind not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ValueError(f"model.kind is {config.kind!r}; choose one of: {known}")
+
     base_kind = ARCHITECTURES[config.kind].kind
     if config.init not in SCHEMES:
         raise ValueError(f"model.init is {config.init!r}; choose one of: {', '.join(SCHEMES)}")
@@ -110,6 +113,7 @@ def check_config(config: ModelConfig) -> None:
         "encoder": ("encoder_decoder", any(vars(config.encoder).values())),
         "embedding.type_vocab_size": ("encoder", bool(config.embedding.get("type_vocab_size"))),
     }
+
     for key, (owner, is_set) in only_for.items():
         if is_set and base_kind != owner:
             raise ValueError(f"model.{key} is for an {owner}; model.kind is {base_kind}")

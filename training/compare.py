@@ -70,6 +70,7 @@ def compare(folders: list[Path], home: Path | None = None) -> str:
     for folder, *cells in zip(folders, *differing(runs).values(), strict=True):
         rows = read_rows(folder / "metrics.jsonl")
         curves.append((" ".join(cells) or folder.name, ".-", points(rows, field)))
+
     draw(curves, home / "comparison.png", COLUMNS[field][0])
     atomic_write(home / "comparison.md", f"{text}\n\n![{COLUMNS[field][0]}](comparison.png)\n")
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
@@ -184,6 +185,7 @@ def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool]:
     if node.resume or node.name:
         error = ValueError("-m cannot be combined with name= or resume=: each run gets a new name")
         raise SystemExit(report(error))  # Hydra would go on with the next run
+
     run = Path(hydra.runtime.output_dir)
     if RUNS.absolute() not in run.parents:
         raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
@@ -203,6 +205,7 @@ def end_of_run(hydra: Any, job_return: JobReturn) -> None:
         print(f"\nrun {Path(hydra.runtime.output_dir).name} failed", file=sys.stderr)
         # Hydra raises it when the result of this run is read
         job_return.return_value = SystemExit(report(job_return._return_value))
+
     home = Path(hydra.sweep.dir)
     if runs := runs_of(home):
         print(compare(runs, home))

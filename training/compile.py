@@ -54,6 +54,7 @@ def compiled(
         except TorchDynamoException as error:
             if not is_optional:
                 raise
+
             # the first line may only name the backend
             reason = " ".join(str(error).splitlines()[:2])
             warn(f"training continues uncompiled, and slower: torch.compile failed ({reason})")

@@ -43,6 +43,7 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost | None:
             model = build_model(config.model, vocab_size)
             adapt(model, config.adapt)
             flops = row_flops(model, config)
+
             # what a second row adds: casts of the weights are kept once
             one, two = [kept_bytes(model, config, precision, rows) for rows in (1, 2)]
             state = state_tensors(model, build_optimizers(config.optimizer, model))
@@ -55,6 +56,7 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost | None:
         n_blocks = len(blocks_of(model))
         stream = 4 * config.model.context_length * config.model.d_model
         activations = n_blocks * stream + activations / n_blocks
+
     # autocast keeps a copy of each weight in 16 bits
     weight = 4 if precision.dtype == torch.float32 else 6
     trained = sum(parameter.nbytes for parameter in trained_parameters(model).values())
@@ -64,6 +66,7 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost | None:
         "optimizer": sum(tensor.nbytes for tensor in state.values()),
         "EMA": trained if config.ema.decay else 0,
     }
+
     # per logit of a chunk: it and its gradient, each in 32 and in 16 bits. Per weight of the head:
     # its gradient in 32 bits; that of a chunk, and the cast of the weight, in 16
     loss = vocab_size * (12 * GPU_CHUNK + 8 * config.model.d_model)

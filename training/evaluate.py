@@ -66,6 +66,7 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
     elif "data" not in keys:
         hint = "add data= and its settings, such as data=text data.path=book.txt"
         raise ValueError(f"there is no data to evaluate {place} on; {hint}")
+
     if saved:
         node.train.update(stored["train"])
         if "precision" not in keys:
@@ -93,20 +94,24 @@ def main(args: list[str] | None = None) -> None:
         with errors_as(ValueError, "pip install -e '.[eval]' installs what --tasks needs"):
             from training import harness
         return harness.main(parser, args)
+
     add_options(parser, OPTIONS)
     help = f"settings as of train.py, among {', '.join(OVERRIDES)} (default: those of the run)"
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
     options = parser.parse_intermixed_args(args)
+
     for name in ("limit", "beams"):
         check_value(f"--{name}", vars(options)[name], Count | None)
     if options.parts:
         options.overrides.append(f"parts={options.parts}")
     if options.answers and options.answers.exists():
         raise ValueError(f"{options.answers} already exists; choose another file")
+
     for key in map(key_of, options.overrides):
         if not key.startswith(("parts", *OVERRIDES)):
             hint = f"its settings are {', '.join(OVERRIDES)}, and --run names a run"
             raise ValueError(f"{key} has no effect on an evaluation: {hint}")
+
     place = str(options.run or newest_run())
     run = build_run(place, options.checkpoint or "latest", options.overrides)
 

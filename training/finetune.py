@@ -32,11 +32,13 @@ def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictCo
                 "remove it (only model.context_length, dropout, head.pooling and a kind may be set)"
             )
             raise ValueError(f"{key} {reason}; {hint}")
+
     if "experiment" in keys:
         warn(
             "init_from sets model, tokenizer and, without optimizer=, the optimizer; "
             "those of experiment= are not used"
         )
+
     start = init_settings(node.init_from)
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     changed.model = start["model"]
@@ -45,9 +47,11 @@ def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictCo
     if "optimizer" not in keys and node.optimizer.kind == "muon":
         kept["optimizer"] = "lora" if node.adapt.kind == "lora" else "finetune"
         changed.optimizer = read_yaml(CONFIGS / f"optimizer/{kept['optimizer']}.yaml")
+
     for key in keys:
         if re.fullmatch(TUNABLE, key):
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
+
     wanted = changed.model.context_length
     longest = start["model"]["context_length"]
     if isinstance(wanted, int) and wanted > longest:
@@ -70,9 +74,11 @@ def starting_model(config: Config) -> nn.Module:
     if lost := sorted(weights.keys() - wanted.keys()):
         hint = "remove the kind= that has no place for it"
         raise ValueError(f"{lost[0]} of init_from is not in the new model; {hint}")
+
     if added := sorted(wanted.keys() - weights.keys()):
         print(f"newly initialized: {', '.join(added)}")
         model = build_model(config.model, vocab_size, config.seed)
+
     tensors = {name: fit(name, weights[name], wanted[name], config.model) for name in weights}
     return assign_weights(model, tensors)
 

@@ -26,6 +26,7 @@ def shard(loss_module: nn.Module, world: World) -> None:
     for module in (*blocks_of(loss_module), loss_module):
         fully_shard(module, mesh=mesh, mp_policy=policy)
     loss_module.to_empty(device=world.device)
+
     # hand out the weights of the main process
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(loss_module, weights if world.is_main else {}, options=options)
@@ -54,6 +55,7 @@ def in_turn(
     size = dist.get_world_size()
     done: list[Tensor] = []
     mine = slice(rank, rank + 1)  # empty if the last turn has fewer tensors
+
     for start in range(0, len(tensors), size):
         turn = tensors[start : start + size]
         stacked = torch.stack([whole(tensor) for tensor in turn])

@@ -40,6 +40,7 @@ class Harness(HFLM):
         with TemporaryDirectory() as folder:
             write_files(Path(folder), tokenizer_files(tokenizer, network))
             theirs = auto_tokenizer(Path(folder))
+
         absent = SimpleNamespace(device=where, config=None)
         usual = {"tokenizer": theirs, "max_length": network.context_length}
         super().__init__(absent, **usual | options)

@@ -81,12 +81,14 @@ def machine(config: Config) -> tuple[Precision, float, float | None]:
         if precision.device.type == "cuda":
             memory = FILLED * torch.cuda.mem_get_info(precision.device)[1]
         return precision, memory, peak_flops(precision)
+
     name = config.plan.gpu.upper()
     gpus = {key: gpu for key, gpu in read_gpus().items() if "memory" in gpu}
     if name not in gpus:
         raise ValueError(f"plan.gpu is {name!r}; choose one of: {', '.join(gpus)}")
     if config.precision not in ("auto", "bf16"):
         raise ValueError(f"plan.gpu plans in bf16, not in {config.precision}; remove precision=")
+
     # counted with the kernels of a CPU, which keep more for short sequences
     bf16 = Precision(torch.device("cpu"), torch.bfloat16, "as if on that GPU")
     gpu = gpus[name]
@@ -114,6 +116,7 @@ def run_lines(config: Config, cost: Cost, peak: float | None) -> Iterator[str]:
     if math.isinf(length.scheduled_steps):
         yield "training    a length unknown until the text is read"
         return
+
     n_tokens = length.scheduled_steps * length.tokens_per_step
     recomputed = 4 / 3 if config.train.recompute == "block" else 1
     flops = length.scheduled_steps * config.train.batch_size * cost.flops * recomputed

@@ -88,10 +88,12 @@ def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Row
         options |= {"beams": beams, "length_penalty": 1.0}
         search: Any = partial(beam_search, run.model, [[tokenizer.start]], **options)
         return [[step.ids[0] for step in search([source])] for source in sources]
+
     prompts = sources
     if run.model.kind == "encoder_decoder":
         prompts = [[tokenizer.start]] * len(sources)
         options["sources"] = sources
+
     # a step has an id for every row, None for a row that has ended
     rows = zip(*generate(run.model, prompts, **options), strict=True)
     return [[i for i in row if i is not None] for row in rows]
@@ -114,6 +116,7 @@ def exact_match(
     decode = tokenizer.decode_with_specials
     rows = predict_targets(run, batch, beams)
     correct = 0
+
     for row in rows:
         correct += decode(row["prediction"]) == decode(row["target"])
         if file:
@@ -158,6 +161,7 @@ def draw_confusion(confusion: list[list[int]], classes: list[str], path: Path) -
     for label, row in enumerate(confusion):
         for prediction, count in enumerate(row):
             axes.text(prediction, label, str(count), ha="center", va="center")
+
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(len(classes)), classes, parse_math=False)
 
@@ -184,6 +188,7 @@ def measure_accuracy(run: Run, batches: Iterable[Batch], name: str, count: Accur
     with run.evaluating():
         for batch in islice(batches, rank, None, size):
             counts += count(run, batch)
+
     if size > 1:
         counts = world.sum(*counts).cpu().numpy()
     return class_metrics(counts.reshape(n, n)) if n else {name: counts[0] / counts[1]}

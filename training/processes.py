@@ -60,10 +60,12 @@ def choose_parallel(config: Config, size: int) -> str:
     if size == 1 and parallel != "none":
         hint = "use torchrun --nproc_per_node=2 train.py, or parallel=auto"
         raise ValueError(f"parallel={parallel} needs several processes; {hint}")
+
     if size > 1 and parallel == "none":
         raise ValueError(
             f"parallel=none, but torchrun started {size} processes; choose ddp or fsdp"
         )
+
     if config.train.batch_size % size:
         rows = config.train.batch_size
         raise ValueError(f"train.batch_size is {rows}; expected a multiple of the {size} processes")
@@ -83,6 +85,7 @@ def own_device(config: Config, device: torch.device) -> torch.device:
     if ":" in config.device:
         reason = "but each process of torchrun has a GPU of its own"
         raise ValueError(f"device={config.device}, {reason}; choose device=cuda")
+
     if device.type != "cuda":
         return device
     local_rank = int(os.environ["LOCAL_RANK"])

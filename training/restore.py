@@ -29,11 +29,13 @@ def restore(saver: Checkpointer, place: Path) -> None:
         changed = "the text, or the order that this version gives it, has changed"
         hint = f"restore it, or train from init_from={folder}"
         raise DataError(f"{changed} since {folder} was trained on it; {hint}")
+
     for name in vars(state):
         setattr(state, name, stored[name])
     with run.evaluated_weights():
         for file, tensors in saver.tensors().items():
             fill(tensors, read_tensors(place / f"{file}.safetensors", tensors))
+
     if frozen := frozen_tensors(run.model):
         fill(frozen, read_frozen(folder, read_config(folder), frozen))
     if stored["scaler"]:

@@ -40,6 +40,7 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     if stored["tokenizer"]["kind"] == "hub" and stored["init_from"] is None:
         hint = f"use init_from={run}"
         raise CheckpointError(f"{run} was imported and has not been trained; {hint}")
+
     check_code(run, stored, origin["code"])
     choices = stored.pop("choices")
     overrides = stored.pop("overrides")
@@ -48,6 +49,7 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     known = flatten(stored)
     usual = read_yaml(CONFIGS / "train.yaml")
     del usual["defaults"], usual["hydra"]
+
     # as stored, with today's defaults for settings that did not exist then
     changed: Any = OmegaConf.merge(usual, stored)
     before = flatten(asdict(to_config(changed)))
@@ -75,6 +77,7 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
             change = f"{key} was {show(old)} in this run and is now {show(new)}"
             raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
         print(f"{key} was {show(old)} and is now {show(new)}")
+
     all_overrides = list(dict.fromkeys(overrides + origin["overrides"]))
     merged = {"choices": choices | chosen, "overrides": all_overrides, "frozen": frozen}
     return config, origin | merged
@@ -90,6 +93,7 @@ def is_resumable(name: str | None, resume: bool | str) -> bool:
         runs = list_runs()
         newest = f"the newest run is {runs[-1].name}" if runs else f"{RUNS} has no run yet"
         raise ValueError(f"resume= needs a name=...; {newest}")
+
     run = RUNS / name
     if (run / "config.yaml").exists():
         return True

@@ -122,9 +122,11 @@ class Terms:
         world = run.world
         gpus = [world.device] if world.device.type == "cuda" else []
         traces = without_traces(module)
+
         with torch.no_grad(), torch.random.fork_rng(gpus), traces, world.precision.autocast():
             for micro_batch, _ in batches:
                 module(*micro_batch)
+
         self.has_counts = bool(self.counts or self.ratios)  # of this step, or of one before
         if self.counts:
             counts = world.sum(*self.counts.values())

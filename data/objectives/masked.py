@@ -26,10 +26,12 @@ class Masked(Objective):
     accuracy = "val_accuracy"
 
     def __init__(self, context_length: int, mask_prob: Ratio):
+        """mask_prob: the share of the tokens that are predicted."""
         self.seq_len = context_length
         self.mask_prob = mask_prob
 
     def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
+        """Make a batch of rows with masks, and of the tokens that they hide."""
         length = rows.shape[1]
         n = max(1, round(self.mask_prob * length))
         is_target = random_subset_mask(draw("asked", length), n)
@@ -57,12 +59,14 @@ class Span(Objective):
     architectures = ("encoder_decoder",)
 
     def __init__(self, context_length: int, noise_density: Ratio, mean_span_length: MeanLength):
+        """noise_density: the share of the tokens that are removed."""
         self.noise_density = noise_density
         self.mean_span_length = mean_span_length
 
         self.seq_len = 2  # becomes that of the longest text whose source and target fit
         if self.longest(self.seq_len) > context_length:
             raise ValueError(f"model.context_length is {context_length}: too short for a span")
+
         while self.longest(self.seq_len + 1) <= context_length:
             self.seq_len += 1
 
@@ -81,11 +85,13 @@ class Span(Objective):
         return max(length - removed + spans, removed + spans + 1)
 
     def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
+        """Make a batch of texts without their spans, and of the spans."""
         length = rows.shape[1]
         removed, spans = self.sizes(length)
 
         kept_lengths = random_partition(draw("kept", length - removed - 1), spans)
         removed_lengths = random_partition(draw("cut", removed - 1), spans)
+
         # they alternate: kept 3 and 2, removed 1 and 2 are 3 kept, 1 removed, 2 kept, 2 removed
         lengths = np.stack([kept_lengths, removed_lengths], 2).ravel()
         turns = np.tile([False, True], lengths.size // 2)
@@ -116,5 +122,6 @@ def collapse_spans(rows: ndarray, is_removed: ndarray, sentinels: ndarray) -> nd
     """Replace each run of removed tokens by its sentinel."""
     is_first = is_removed & np.diff(is_removed, axis=1, prepend=False)
     numbers = np.cumsum(is_first, axis=1) - 1
+
     collapsed = np.where(is_first, sentinels[numbers], rows)
     return collapsed[~is_removed | is_first].reshape(len(rows), -1)

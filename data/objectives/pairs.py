@@ -40,6 +40,7 @@ class Seq2Seq(Objective):
 
     @property
     def is_joined(self) -> bool:
+        """Whether a source and its target are one row."""
         return self.architecture == "decoder"
 
     def truncated_lengths(self, lengths: ndarray) -> ndarray:
@@ -48,6 +49,7 @@ class Seq2Seq(Objective):
         context = self.context_length
         if not self.is_joined:
             return np.minimum(lengths, context)
+
         sources, targets = lengths.T
         half = (context + 1) // 2
         targets = np.minimum(targets, np.maximum(context - sources, half))
@@ -95,6 +97,7 @@ class Chat(Objective):
         return np.minimum(lengths, self.context_length + 1)
 
     def widths(self, lengths: ndarray) -> ndarray:
+        """A conversation is one row, and its last id is only a target."""
         return lengths[:, :1] - 1
 
     def batch(self, rows: list[ndarray], masks: list[ndarray], tokenizer: Tokenizer) -> Batch:
@@ -120,6 +123,7 @@ class Classify(Seq2Seq):
     classes: list[str] | None = None  # None: the labels of the training texts
 
     def find_classes(self, train: TokenFile, validation: TokenFile) -> None:
+        """Set the classes; refuse a label that is none of them."""
         labels = labels_of(train)
         self.classes = [*map(str, self.classes or sorted(labels))]
 
@@ -133,12 +137,15 @@ class Classify(Seq2Seq):
             raise DataError("a classifier needs at least two classes, all of them different")
 
     def truncated_lengths(self, lengths: ndarray) -> ndarray:
+        """A text leaves room for its template; a label has any length."""
         return np.minimum(lengths, [self.context_length - TEMPLATE, sys.maxsize])
 
     def widths(self, lengths: ndarray) -> ndarray:
+        """A text is one row, with its template."""
         return lengths[:, :1] + TEMPLATE
 
     def batch(self, texts: list[ndarray], labels: list[ndarray], tokenizer: Tokenizer) -> Batch:
+        """Make a batch with one target in each row, the number of its class."""
         before, after = (np.array(ids, int) for ids in tokenizer.template)
         rows = [np.concatenate([before, text, after]) for text in texts]
         tokens = pad_rows(rows, tokenizer.pad)
@@ -153,10 +160,12 @@ class Classify(Seq2Seq):
         inputs = {"tokens": tokens}
         if is_encoder:
             inputs["visible"] = pad_rows([np.ones(len(row), bool) for row in rows], False)
+
         return make_batch(targets, n_tokens=sum(map(len, rows)), **inputs)
 
 
 def labels_of(part: TokenFile) -> set[str]:
+    """The labels that occur in a split."""
     starts, lengths = part.pairs()
     return set(map(label_text, map(part.text, starts[:, 1], lengths[:, 1])))
 
@@ -167,5 +176,6 @@ def label_text(label: ndarray) -> str:
 
 
 def pad_rows(rows: list[ndarray], value: int) -> Tensor:
+    """One tensor of the rows, padded on the right."""
     tensors = [torch.from_numpy(row) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=value)

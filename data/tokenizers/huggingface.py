@@ -26,6 +26,7 @@ def drop_template(tokenizer: Tokenizer) -> None:
     if GENERATION in files:
         content = json.loads(files[GENERATION]) | dict.fromkeys(FORCED)
         files[GENERATION] = json.dumps(content, indent=2)
+
     if any(tokenizer.template):
         own = json.loads(files.get(SETTINGS, "{}"))
         text, files[SETTINGS] = without_class(tokenizer, own)
@@ -57,6 +58,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
         char_of = bytes_to_unicode()
         known = [tokenizer.decode_bytes([i]) for i in range(tokenizer.n_ordinary)]
         tokens = ["".join(char_of[byte] for byte in token) for token in known]
+
         # the library reads the possessive {1,3}+ as a repeated repetition
         pattern = re.sub(r"(\{\d+,\d+\})\+", r"\1", getattr(tokenizer, "pattern", ""))
         library.pre_tokenizer = byte_level(pattern)

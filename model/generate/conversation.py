@@ -15,6 +15,7 @@ class Conversation:
         self.template = ChatTemplate(sampler.tokenizer)
         self.system = [{"role": "system", "content": text} for text in sampler.options.system]
         self.messages = self.system  # so far
+
         if not (self.template.is_own or is_trained):
             raise ValueError("--chat needs a run of data=chat, or an import with a chat template")
 
@@ -55,10 +56,12 @@ def interact(sampler: Any) -> None:
     """Read one prompt after another; an error or an interrupt ends only the current one."""
     with suppress(ImportError):  # not available on every system
         import readline  # noqa: F401  line editing and history
+
     with suppress(EOFError):
         while True:
             try:
                 prompt = input("> " if sys.stdin.isatty() else "")
+
                 if not sampler.options.chat:
                     sampler.answer([prompt])
                 elif prompt.strip():

@@ -29,12 +29,15 @@ def fill_masks(
     """The most likely ids for each mask, row by row, and their log-probabilities. Masks stand for
     text, so no special token is predicted."""
     tokens, visible = left_pad(rows, model)
+
     is_mask = tokens == specials["mask"]
     if visible is not None:
         is_mask &= visible
+
     logits_NV = model(tokens, visible=visible)[is_mask]
     logprobs_NV = logits_NV.float().log_softmax(-1)
     logprobs_NV[:, list(specials.values())] = -math.inf
+
     vocab_size = logprobs_NV.shape[-1]
     top = logprobs_NV.topk(min(TOP_K, vocab_size))
     return zip(top.indices.tolist(), top.values.tolist(), strict=True)
@@ -45,11 +48,13 @@ def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]
     sentence-transformers folder say; without them, it is mean."""
     if name != "auto":
         return name, False
+
     modules = files.get("modules.json", "")
     options = json.loads(files.get("1_Pooling/config.json", '{"pooling_mode": "mean"}'))
     modes = [str(options.pop("pooling_mode", ""))]
     modes += [older for older in options if older.startswith("pooling_mode") and options[older]]
     mode = " and ".join(filter(None, modes))
+
     if mode not in POOLINGS or "Dense" in modules:
         reason = f"the imported model has {mode} pooling, or dense layers"
         raise ValueError(f"{reason}, which --embed auto does not have; choose mean or first")
@@ -60,12 +65,15 @@ def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]
 def embed(model: Any, rows: Rows, pooling: Pooling, normalizes: bool) -> list[list[float]]:
     """The mean of the last hidden states of each row, or the one of its first token."""
     tokens, visible = left_pad(rows, model)
+
     # not model.hidden, which may be pooled
     hidden_BTC = model.stack(model.embedding(tokens), tokens=tokens, visible=visible).float()
     found = []
+
     for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
         own = hidden_TC[-len(row) :]  # the padding is before them
         found.append(own.mean(0) if pooling == "mean" else own[0])
+
     vectors_BC = torch.stack(found)
     return (normalize(vectors_BC) if normalizes else vectors_BC).tolist()
 
@@ -76,9 +84,11 @@ def filled(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
     specials = sampler.tokenizer.specials
     config = sampler.run.config
     is_imported = config.get("code") is None  # a run trained here has the code's hash
+
     if is_imported and config["model"]["head"].get("mlm_transform") is None:
         raise ValueError("this encoder was imported without a head; --embed gives vectors")
     mask = specials["mask"]
+
     for row in rows:
         if mask not in row.prompt_ids:
             raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
@@ -87,6 +97,7 @@ def filled(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
     for row in rows:
         complete = list(row.prompt_ids)
         predictions = ""
+
         while mask in complete:
             ids, logprobs = next(found)
             complete[complete.index(mask)] = ids[0]
@@ -94,6 +105,7 @@ def filled(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
             pairs = zip(ids, logprobs, strict=True)
             named = ", ".join(f"{decode([i])!r} {math.exp(p):.3f}" for i, p in pairs)
             predictions += f"  {MASK} {len(row.stream.ids)}: {named}\n"
+
         row.stream.text = decode(complete)
         yield row, f"{row.stream.text}\n{predictions}"
 
@@ -102,6 +114,7 @@ def vectors(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
     """Yield a line of JSON for each text."""
     pooling = choose_pooling(sampler.options.embed, sampler.tokenizer.files)
     found = embed(sampler.model, [row.prompt_ids for row in rows], *pooling)
+
     for row, vector in zip(rows, found, strict=True):
         line = {"text": row.prompt, "embedding": vector}
         yield row, json.dumps(line) + "\n"
@@ -113,9 +126,11 @@ def classified(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
     model = sampler.model
     tokens, visible = left_pad([row.prompt_ids for row in rows], model)
     hidden_BTC = model.hidden(tokens, visible=visible)
+
     for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
         place = -len(row.prompt_ids) if model.kind == "encoder" else -1
         shares = model.head(hidden_TC[place]).float().softmax(-1).tolist()
+
         pairs = sorted(zip(model.classes, shares, strict=True), key=lambda pair: -pair[1])
         row.probabilities = dict(pairs)
         named = [f"{name} {share:.3f}" for name, share in row.probabilities.items()]

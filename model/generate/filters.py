@@ -18,6 +18,7 @@ def filter_logits(logits_BV: Tensor, sampling: Any) -> Tensor:
     together."""
     vocab_size = logits_BV.shape[-1]
     top_k = min(sampling.top_k, vocab_size)
+
     # with a top_p of 1 no token is dropped, though a float32 sum may reach 1 early
     top_p = math.inf if sampling.top_p == 1 else sampling.top_p
 
@@ -31,4 +32,5 @@ def filter_logits(logits_BV: Tensor, sampling: Any) -> Tensor:
     if sampling.min_p > 0:
         least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(sampling.min_p)
         logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -math.inf)
+
     return logits_BV

@@ -23,9 +23,11 @@ def generation_rules(settings: str, options: Namespace) -> dict:
     empty list or a penalty of 1 is no rule, unless it is the id of a forced token."""
     found = json.loads(settings)
     is_neutral = found.get("repetition_penalty") == 1
+
     if is_neutral or options.repetition_penalty is not None:
         found["repetition_penalty"] = None
     given = {name: found.get(name) for name in NAMES.split()}
+
     return {
         name: value
         for name, value in given.items()
@@ -45,10 +47,12 @@ class LogitsProcessor:
     def __call__(self, rows: Rows, step: int, logits_BV: Tensor) -> Tensor:
         """The logits of each row, `step` tokens after its prompt. All beams share one prompt."""
         processed = []
+
         for row, prompt, logits_1V in zip(rows, cycle(self.prompts), logits_BV.split(1)):
             # a row that slides has dropped tokens, which some rules count
             n_dropped = len(prompt) + step - len(row)
             ids = logits_1V.new_tensor([row[:1] * n_dropped + row], dtype=torch.long)
+
             for apply in self.processors(len(prompt), ids.new_tensor(self.stop)):
                 logits_1V = apply(ids, logits_1V)
             processed.append(logits_1V)
@@ -58,8 +62,10 @@ class LogitsProcessor:
         from model.hub.family import load_transformers
 
         theirs = load_transformers()
+
         begin = n_prompt + (n_prompt == 1 and "forced_bos_token_id" in self.rules)
         longest = n_prompt + self.max_new_tokens
+
         known = {
             "repetition_penalty": lambda x: theirs.RepetitionPenaltyLogitsProcessor(float(x)),
             "no_repeat_ngram_size": theirs.NoRepeatNGramLogitsProcessor,
@@ -73,4 +79,5 @@ class LogitsProcessor:
                 ids, begin
             ),
         }
+
         return [known[name](value) for name, value in self.rules.items()]

@@ -20,12 +20,15 @@ def encode_marked(
     for T5 the next sentinel, for an objective with tokens `around` pieces (<prefix> a <suffix> b
     <middle>) the one between them; for other models it is ordinary text."""
     before, after = template
+
     count = text.count(MASK)
     specials = tokenizer.specials
     marks = [specials[name] for name in specials if name.startswith("sentinel")]
+
     if special:
         if tokenizer.splits_specials:
             raise ValueError(f"--special has no effect: {SPLIT}")
+
         before, after, marks = [], [], []
     elif around and count:
         first, *marks, last = [specials[name] for name in around]
@@ -43,10 +46,12 @@ def encode_marked(
     if special or (tokenizer.text and (marks or "mask" in specials)):
         # an imported tokenizer decides which white space belongs to a mark
         written = tokenizer.special_texts()
+
         for mark in marks:
             text = text.replace(MASK, written[mark], 1)
         ids, _ = tokenizer.encode_specials(text)
         return before, ids, after
+
     begin, *pieces = text.split(MASK, len(marks))
     ids = tokenizer.encode(begin).tolist()
     for mark, piece in zip(marks, pieces, strict=True):

@@ -99,9 +99,11 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     values = vars(options)
     options.given = {name for name in values if values[name] != DEFAULTS.get(name)}
     options.sampling = {name: values[name] for name in vars(Sampling()) if name in options.given}
+
     if rest:
         options.prompt = only_prompts(rest, options)
     options.given -= {"prompt"}
+
     if options.given:
         check_options(options)
     return options
@@ -114,29 +116,36 @@ def check_options(options: Namespace) -> None:
     construct("", Sampling, options.sampling)
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
+
     for name, suffixes in OUTPUTS.items():
         path = vars(options)[name]
         flag = f"--{name.replace('_', '-')}"
+
         if path and path.suffix not in suffixes:
             raise ValueError(f"{flag} must end in one of {', '.join(suffixes)}")
         if path and not path.parent.is_dir():
             raise ValueError(f"{flag} is {path}; there is no folder {path.parent}")
+
     if options.chat:
         names = "slide special " + ("system" if options.json else "n")
         refuse(names, options, "--chat has a template and, with --json, all messages")
     else:
         refuse("system", options, "it is for --chat")
+
     if options.score:
         names = f"{GENERATION} chat embed no_stream {' '.join(OUTPUTS)}"
         refuse(names, options, "--score generates nothing")
+
     if options.embed is not None:
         check_value("--embed", options.embed, Pooling)
         names = f"{GENERATION} {' '.join(OUTPUTS)} json no_stream"
         refuse(names, options, "--embed prints a vector for each text, as JSON")
+
     if options.beams is None:
         refuse("length_penalty", options, "it is for --beams")
     else:
         refuse(SAMPLING, options, "beam search does not sample")
+
     if (options.embed or options.explain or options.score) and options.precision == "auto":
         options.precision = "fp32"
 
@@ -150,6 +159,7 @@ def only_prompts(rest: list[str], options: Namespace) -> list[str]:
             flag = argument.partition("=")[0].replace("_", "-")
             hint = did_you_mean(flag, re.findall(r"(?m)^--\S+", INPUTS + OPTIONS))
             raise ValueError(f"unknown option {argument}{hint}; see --help")
+
     refuse("prompt source file interactive chat", options, f"{rest[0]!r} is the prompt")
     return rest
 
@@ -190,13 +200,16 @@ def read_texts(options: Namespace) -> list:
     """The lines of --file, or stdin as one prompt; with --embed, each line of stdin, with --chat,
     the messages in each."""
     file = options.file
+
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
     data = file.read_bytes() if file else sys.stdin.buffer.read()
     text = data.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n")
+
     if not (file or options.embed or options.chat):
         return [text]
     lines = text.split("\n")
+
     if not options.chat:
         return lines
     numbered = ((f"line {number}", line) for number, line in enumerate(lines, 1))

@@ -24,12 +24,15 @@ def slide(state: Any) -> None:
     full = [number for number, row in enumerate(state.rows) if len(row) > context]
     for number in full:
         del state.rows[number][:-half]
+
     # the newest id of each row is in no cache yet: the next step reads it
     n_dropped = context + 1 - state.longest()
     state.caches.keep(n_dropped, context)
+
     if state.visible is not None:
         state.visible.copy_(visible_slots(state.rows, state.size, state.prompts_BT.device))
     caches = state.model.new_caches(half - 1)
+
     if half > 1:
         unread = [state.rows[number][:-1] for number in full]
         state.hidden(state.prompts_BT.new_tensor(unread), full, caches=caches)

@@ -19,10 +19,12 @@ def encode_prompt(
     are explained in marks.py."""
     before, after = template
     is_imported = tokenizer.text is not None
+
     if special or is_imported or MASK in text:
         before, ids, after = encode_marked(text, tokenizer, template, around, special)
     else:
         ids = tokenizer.encode(text).tolist()
+
     if not ids:
         return []
 

@@ -52,6 +52,7 @@ def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
     hundreds. It must have run once, because libraries allocate memory at first. The next call
     overwrites its output."""
     graph = torch.cuda.CUDAGraph()
+
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         output = step()
 
@@ -70,6 +71,7 @@ def replayed(
     tokens = state.prompts_BT
     device = tokens.device
     seen_BV = state.unseen(sampling)
+
     uniforms_B = torch.zeros(len(row_ids), dtype=torch.float64, device=device)
     new_B1 = torch.empty_like(tokens[:, :1])  # the same memory at each step
 
@@ -79,6 +81,7 @@ def replayed(
         logprobs_BV = logits_BV.log_softmax(-1)
         if seen_BV is not None:
             seen_BV.scatter_(1, tokens, True)
+
         new_B = sample_next(logits_BV, seen_BV, uniforms_B, sampling)
         new_B1.copy_(new_B[:, None])
         logprobs_B = logprobs_BV.gather(1, new_B1)[:, 0]
@@ -87,6 +90,7 @@ def replayed(
 
     run = choose
     copies: deque[tuple[Tensor, Any]] = deque()  # to the host, and the end of each copy
+
     for step in range(count):
         if step == 1:  # from now on, all shapes and addresses stay the same
             tokens = new_B1
@@ -94,6 +98,7 @@ def replayed(
             slots = FixedSlots(state.caches.slots, device)
             for owner in (state.caches, *state.caches.states):
                 owner.slots = slots
+
         if step == 2:
             run = record(choose)
 
@@ -109,10 +114,12 @@ def replayed(
         # all if a row may have to slide, because that needs its newest ids
         may_slide = state.longest() + len(copies) > state.model.context_length
         must_wait = may_slide or step + 1 == count
+
         while copies and (must_wait or len(copies) > DELAY):
             copy, event = copies.popleft()
             event.synchronize()
             ids, logprobs = copy.tolist()
             yield state.advance(list(map(int, ids)), logprobs, stop)
+
             if all(state.ended):
                 return

@@ -23,6 +23,7 @@ def score(model: Any, ids: list[int]) -> Tensor:
     tokens, _ = left_pad([ids[:-1]], model)
     logits_TV = model.head(model.hidden(tokens)[0]).float()
     logprobs_T = -cross_entropy(logits_TV, tokens.new_tensor(ids[1:]), reduction="none")
+
     if not logprobs_T.isfinite().all():
         raise FloatingPointError(NOT_FINITE)
     return logprobs_T
@@ -32,15 +33,19 @@ def print_scores(sampler: Any, rows: list) -> None:
     """Print the surprisal of each token but the first, and the sum."""
     if not sampler.echoes:
         raise ValueError("--score needs a decoder that continues a text")
+
     for row in rows:
         if len(row.prompt_ids) < 2:
             raise ValueError(f"--score needs a text of two tokens, not {row.prompt!r:.60}")
+
         first, *ids = row.prompt_ids
         logprobs = score(sampler.model, row.prompt_ids).tolist()
         decode = sampler.tokenizer.incremental_decoder()
+
         decode([first])
         tokens = [decode([i]) for i in ids]
         tokens[-1] += decode([], final=True)
+
         n_bytes = len("".join(tokens).encode())
         bits = -sum(logprobs) / BIT
         found = {
@@ -51,6 +56,7 @@ def print_scores(sampler: Any, rows: list) -> None:
             "bits": bits,
             "bits_per_byte": bits / max(1, n_bytes),
         }
+
         if sampler.options.json:
             sys.stdout.write(json.dumps(found, ensure_ascii=sys.stdout.isatty()) + "\n")
         else:
@@ -60,9 +66,11 @@ def print_scores(sampler: Any, rows: list) -> None:
 def print_table(found: dict) -> None:
     """A line for each token, in color on a terminal."""
     console = Console(soft_wrap=True)
+
     for token, logprob in zip(found["tokens"], found["logprobs"], strict=True):
         bits = -logprob / BIT
         style = STYLES[min(int(bits / 4), 3)]
         console.print(Text(f"{bits:8.3f}  {token!r}", style))
+
     total = f"{found['bits']:8.3f}  bits, {found['bits_per_byte']:.4f} bits per byte"
     console.print(Text(total))

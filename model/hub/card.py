@@ -19,6 +19,7 @@ def model_card(run: Path, loaded: LoadedRun) -> str:
     for row in read_rows(run / "metrics.jsonl"):  # an imported run has none
         if row["step"] == step and "val_loss" in row:
             metrics = ", ".join(f"{name} {row[name]:.6g}" for name in row if "val" in name)
+
     return f"""---
 library_name: transformers
 ---

@@ -49,10 +49,12 @@ TOKENS = f"embedding{TABLE}"
 def read_hf_config(folder: Path) -> Match:
     path = folder / CONFIG
     name = str(read_json(path).get("model_type"))
+
     with naming(path):
         if name not in FAMILIES:
             near = ", ".join(get_close_matches(name, FAMILIES) or FAMILIES)
             raise HubError(f"model_type {name} is not supported; did you mean one of: {near}")
+
         config = load_transformers().CONFIG_MAPPING[name].from_pretrained(folder)
         if getattr(config, "quantization_config", None):
             raise HubError("quantization_config is set; only floating-point weights are supported")
@@ -88,11 +90,11 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
         assign_weights(model, weights)
 
         # the text of the comparison may be shorter than a window
-        same_windows = windows(hf_config) == windows(written)
-        if not (same_windows and agree(model, inputs, expected)):
+        if windows(hf_config) != windows(written) or not agree(model, inputs, expected):
             reason = "the logits or windows differ from those of transformers"
             changed = changed_keys(hf_config, written)
             raise HubError(f"{reason}; keys that an export would change: {changed}")
+
     if family.note:
         warn(f"{family.model_type}: {family.note}")
     return model, tokenizer, config
@@ -132,11 +134,12 @@ def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = Non
     missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
     if missing:
         raise HubError(f"{min(missing)} is missing (tensors: {len(missing)})")
+
     for name, shape, expected in sorted(report["mismatched_keys"]):
         raise HubError(f"{name} has the shape {[*shape]}; config.json needs {[*expected]}")
     if unexpected := sorted(report["unexpected_keys"]):
-        names = ", ".join(unexpected[:3])
-        warn(f"tensors that {model_class.__name__} does not have are left out: {names:.300}")
+        names = f"{', '.join(unexpected[:3]):.300}"
+        warn(f"tensors that {model_class.__name__} does not have are left out: {names}")
 
     if getattr(model, "pooler", None) is not None:
         if folder is not None:
@@ -178,15 +181,18 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
     """The match of the class with this name, or of the first class that fits: the one that the
     model was imported from, if it still fits."""
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
+
     # its own class comes first, and the others stay as they are
     families.sort(key=lambda family: family.model_type != special.get("model_type"))
     is_headless = spec["kind"] == "encoder" and HEADLESS.items() <= spec.items()
     reasons = []
+
     for family in families if name is None else [FAMILIES[name]]:
         if is_headless:
             family = family.body()
         if spec["classes"]:
             family = family.classifier()
+
         try:
             return write_config(family, spec, special)
         except ValueError as error:
@@ -201,6 +207,7 @@ def export(
     the model in transformers."""
     load_transformers()  # first, else each class would be refused because it is missing
     files = tokenizer_files(tokenizer, model)
+
     # config.json is written with the model
     special = {"vocab_size": tokenizer.vocab_size, **json.loads(files.pop(CONFIG))}
     found = first_match(spec_from_model(model), special, name)
@@ -225,17 +232,20 @@ def export(
 def to_transformers(model: Any, found: Match) -> Any:
     """The model in transformers. Tensors that only its class has change no logit."""
     family, spec, hf_config = found
+
     with torch.device("meta"):
         upgraded = build_model(config_from_spec(spec), hf_config.vocab_size)
     has = model.state_dict()  # with the weight of a tied head
     if not spec["embedding_norm"] and model.kind == "decoder":
         has[TOKENS] = model.stack.embedding_norm(has[TOKENS])
     tensors = {}
+
     for name, needed in model_tensors(upgraded).items():
         is_gain = needed.ndim == 1 and name.endswith("weight")
         new = torch.full(needed.shape, float(is_gain))
         if name not in has and name.endswith(TABLE):
             sines = model.get_submodule(name.removesuffix(TABLE))
             [new] = sines.embed(new[None], torch.arange(len(new))[None])
+
         tensors[name] = has.get(name, new)
     return load_hf_model(found, None, to_hf(family.table(spec, hf_config), tensors))

@@ -41,6 +41,7 @@ def load_transformers() -> Any:
     except ImportError as error:
         hint = "pip install -e '.[hub]' installs it"
         raise HubError(f"Hugging Face formats need transformers ({error}); {hint}") from None
+
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers
@@ -58,7 +59,7 @@ class Family(NamedTuple):
     spec: Spec  # what all models of the family share
     keys: Mapping[str, str]  # {key of config.json: the options of the spec that it sets}
     names: str  # of tensors, in two columns: there and here
-    rules: Callable[[Spec, Any], Table] = nothing  # for other tensors, or overriding names
+    rules: Callable = nothing  # (spec, config) -> Table: for other tensors, or overriding names
     values: Mapping[str, Mapping] = {}  # {key: {value there: value here}}, if not all
     read: Read = nothing  # options that no single key sets
     write: Write = nothing  # and back, from options and special tokens
@@ -142,6 +143,7 @@ def read_config(family: Family, config: Any) -> Spec:
                 supported = ", ".join(map(json.dumps, known))
                 raise HubError(f"{name} is {json.dumps(value)}; supported: {supported}")
             value = known[value]
+
         for option in options.split():
             other = found.setdefault(option, value)
             if other != value:

@@ -73,6 +73,7 @@ def export_gguf(
     """Write the file, by way of an export that is verified. Return how to run it."""
     if model.classes:
         raise HubError("a GGUF file has no place for classes; export a folder")
+
     with naming("GGUF files need the gguf package; pip install -e '.[gguf]' installs it"):
         import gguf
 
@@ -90,6 +91,7 @@ def export_gguf(
 
         arch = gguf.MODEL_ARCH[name.upper()]
         names: Any = gguf.get_tensor_name_map(arch, found.spec["n_layers"])
+
         # olmo2 of llama.cpp has no tied head
         tensors = hf_model.state_dict() if name == "olmo2" else model_tensors(hf_model)
         for hf_name, weight in tensors.items():
@@ -116,6 +118,7 @@ def architecture(found: Match) -> str:
     if name not in ARCHITECTURES:
         presets = "model=llama (or gpt2, qwen2, smollm3, gemma3 or olmo2)"
         raise HubError(f"{name} cannot be written as GGUF; try --family llama, or train {presets}")
+
     usual = type(config)(**{key: getattr(config, key) for key in SIZES})
     read = {*KEYS.values()} - {*WIDTHS, SIZE} | {*ARCHITECTURES[name]}
     with naming("llama.cpp"):
@@ -157,6 +160,7 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
     added = library.get_added_tokens_decoder()
     ids = range(tokenizer.vocab_size)
     writer.add_token_list([library.id_to_token(i) or f"[PAD{i}]" for i in ids])
+
     # 1: normal, 3: special, 4: never split, 5: unused
     plain = [1 if library.id_to_token(i) else 5 for i in ids]
     writer.add_token_types([4 - added[i].special if i in added else plain[i] for i in ids])
@@ -193,6 +197,7 @@ def warn_of_ids(library: Any, name: str) -> None:
         "applies merges in another way": library.model.ignore_merges != (name == "llama-bpe")
         and has_unmerged_words(library),
     }
+
     for what, differs in differences.items():
         if differs:
             warn(f"llama.cpp {what}, unlike this tokenizer: the ids of some texts differ")

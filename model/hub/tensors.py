@@ -67,6 +67,7 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
     """{name there: (rule, names in the model)}, for the tensors that a model has: with the layer
     number for *, and .weight or .bias at the end."""
     resolved = {}
+
     for hf_name, rule in table.items():
         pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)")
         pattern += r"(\.weight|\.bias|)"
@@ -83,6 +84,7 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
 def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tensors:
     """A tensor for each of the model's. One without a counterpart, there or here, is refused."""
     resolved = resolve(table, ours)
+
     # a tensor may have several names, as a tied head does
     taken = {theirs[name].data_ptr() for name in resolved if name in theirs}
     other = resolved.keys() - theirs.keys()
@@ -90,6 +92,7 @@ def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tens
     for name, weight in theirs.items():
         if weight.data_ptr() not in taken and not re.search(optional, name):
             other.add(name)
+
     if other:
         raise HubError(f"config.json has no place for {min(other)} (tensors: {len(other)})")
 

@@ -40,11 +40,13 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
         path = folder / name
         if path.exists():
             files[name] = path.read_text(encoding="utf-8")
+
     kept = special_keys(hf_config)
     files[CONFIG] = json.dumps(kept, sort_keys=True)
     rules = read_rules(folder, files)
     if rules.keys() - kept.keys():
         files.setdefault(GENERATION, json.dumps(rules, indent=2))
+
     with naming(folder):
         with naming("AutoTokenizer"):
             theirs = auto_tokenizer(folder)
@@ -71,6 +73,7 @@ def read_rules(folder: Path, files: dict[str, str]) -> Keys:
         whole = read_json(folder / CONFIG)
         known = load_transformers().GenerationConfig().to_dict()
         rules = {name: whole[name] for name in known if whole.get(name) is not None}
+
     ignored = [
         f"{name} {json.dumps(value):.40}"
         for name, value in rules.items()
@@ -100,6 +103,7 @@ def read_file(files: dict[str, str], name: str) -> Keys:
 def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
     """{special token: id} for those that the model has. It may have several end tokens."""
     size = hf_config.vocab_size
+
     # an ordinary token may have such a spelling, too
     spelled = {token.content: i for i, token in theirs.added_tokens_decoder.items()}
     roles = {key: getattr(theirs, key, None) for keys in ROLES.values() for key in keys}
@@ -122,6 +126,7 @@ def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
     if "start" not in specials and hf_config.is_encoder_decoder:
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
+
     for key in FORCED:
         if rules.get(key) is not None and key not in known:
             raise HubError(f"{key} is {rules[key]}; the model has {size} tokens")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from model.hub.families.llama import DECODER
 from model.hub.spec import ACTIVATIONS, BASE
-from model.hub.tensors import QKV, Table, packed
+from model.hub.tensors import QKV, packed
 
 NAMES = """
 gpt_neox.embed_in                               embedding.table
@@ -20,7 +20,7 @@ gpt_neox.layers.*.mlp.dense_4h_to_h             stack.blocks.*.ffn.out
 """
 
 
-def by_head(name: str) -> Callable[..., Table]:
+def by_head(name: str) -> Callable:
     """The rule of such a matrix."""
     return lambda spec, config: {name: packed(QKV, n_groups=spec["n_heads"])}
 
