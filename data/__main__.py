@@ -41,8 +41,7 @@ def main(args: list[str] | None = None) -> None:
     print(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
     print(f"            {file.n_bytes / train.n_tokens:.2f} bytes per token (train)")
     print(f"objective   {loaders.objective_settings['kind']}")
-    steps = f"{train.n / train.batch_size:,.1f} steps per epoch"
-    print(f"batch size  {train.batch_size}, {steps}")
+    print(f"batch size  {train.batch_size}, {train.n / train.batch_size:,.1f} steps per epoch")
     print(f"cached in   {file.folder}\n")
 
     batch = train.batch(0)

@@ -18,7 +18,6 @@ from data.tokenizers.huggingface import drop_template
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TRAINERS, Pretrained
 
-POOLED = ("labels", "encoder")
 REPLACEABLE = ("start", "pad")  # `end` takes their place in a tokenizer that lacks them
 
 
@@ -56,13 +55,13 @@ def build_data(config: Config) -> tuple[Source, Objective, dict]:
             f"is of the kind {architecture}; for text, objective=auto works with every model"
         )
 
-    if config.model.head.get("pooling") and (source.input_kind, architecture) != POOLED:
-        raise ValueError(
-            "model.head.pooling is for an encoder and data.label, which it classifies by"
-        )
-
     if config.model.classes and objective.input_kind != "labels":
         raise ValueError("this model has classes: it needs a data.label, or another init_from")
+
+    # an imported model may have it before it has classes
+    is_chosen = config.model.head.get("pooling") and not config.init_from
+    if is_chosen and [source.input_kind, architecture] != ["labels", "encoder"]:
+        raise ValueError("model.head.pooling is for model.kind=encoder and a data.label")
 
     if source.document_mask and not hasattr(objective, "document_mask"):
         raise ValueError(f"data.document_mask=true needs objective=next_token, not {node['kind']}")
@@ -100,6 +99,7 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
         corpus = prepare(part, trainer, objective.specials, verify, held_out)
         if isinstance(objective, Classify):
             objective.find_classes(corpus.train, corpus.validation)
+
         options = objective, corpus.tokenizer, config.train.batch_size, seed
         kind = TokenLoader if objective.input_kind == "text" else PairLoader
         return Loaders(
@@ -126,6 +126,7 @@ def fit_to(objective: Objective, tokenizer: Tokenizer) -> Pretrained:
 
     if objective.input_kind != "labels":
         drop_template(tokenizer)
+
     if objective.input_kind == "chat" and tokenizer.text:
         fit_to_chat(tokenizer)
     return Pretrained(tokenizer.state())

@@ -85,6 +85,7 @@ def cached(source: Source, content: list, build: Callable[[Path], None]) -> Path
     root = expand_user(source.cache)
     key = hashlib.sha256(json.dumps([FORMAT, *content]).encode()).hexdigest()[:16]
     folder = root / f"{type(source).__name__.lower()}-{key}"
+
     if not folder.exists():
         # other processes wait; the lock is released even if this one is killed
         with FileLock(folder.with_suffix(".lock")):

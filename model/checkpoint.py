@@ -154,7 +154,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer_from_state(read_json(folder / "tokenizer.json"))
 
 
-def read_state(checkpoint: Path) -> Settings:
+def read_state(checkpoint: Path) -> dict:
     state = read_json(checkpoint / "state.json")
     if state.get("format") != FORMAT:
         reads = f"this version reads {FORMAT}; continue the run with the version that wrote it"

@@ -23,14 +23,15 @@ class Encoder(Transformer):
     def hidden(
         self, tokens: Tensor, *, visible: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
-        """The last hidden states; with pooling, their mean in the place of each."""
+        """The last hidden states. Of a classifier with pooling, all positions have the same vector: the
+        mean over the text, without its padding."""
         x = self.stack(self.embedding(tokens, types), tokens=tokens, visible=visible)
 
-        if self.head.pooling == "mean":
+        if self.classes and self.head.pooling == "mean":
             is_text_BT = torch.ones_like(tokens) if visible is None else visible
-            sum_BC = (x * is_text_BT[..., None]).sum(1)
+            sum_BC = (x.float() * is_text_BT[..., None]).sum(1)
             mean_BC = sum_BC / is_text_BT.sum(1, keepdim=True)
-            x = mean_BC[:, None].expand_as(x)
+            x = mean_BC[:, None].type_as(x).expand_as(x)
         return x
 
 

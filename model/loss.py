@@ -205,8 +205,7 @@ def chunk_size(hidden: Tensor, vocab_size: int) -> int:
     more at width 384; but a chunk has a million logits at least."""
     if not hidden.is_cpu:
         return GPU_CHUNK
-    size = min(CHUNK, 2 * hidden.shape[-1])
-    return max(size, 2**20 // vocab_size)
+    return max(min(CHUNK, 2 * hidden.shape[-1]), 2**20 // vocab_size)
 
 
 def chunks(size: int, *fields: Tensor) -> Iterator[tuple[Tensor, ...]]:

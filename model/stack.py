@@ -122,20 +122,22 @@ class Stack(nn.Module):
         for index, window in dict.fromkeys(self.context_keys):
             seen = caches.slots.seen(window) if caches else slice(None)
             shown = None if visible is None else visible[:, seen]
-            hidden = {"sliding_window": window, "visible": shown, "documents": documents}
-            mask = self.mask(encodings[index], q_pos, k_pos[:, seen], hidden).cast_for(x)
+            hiding = {"sliding_window": window, "visible": shown, "documents": documents}
+            mask = self.mask(encodings[index], q_pos, k_pos[:, seen], hiding).cast_for(x)
             contexts[index, window] = common._replace(mask=mask, rotate=rotations[index])
         return q_pos, [contexts[key] for key in self.context_keys]
 
-    def mask(self, encoding: Any, q_pos: Tensor, k_pos: Tensor, hidden: dict) -> Mask:
-        """The mask of self-attention, in its cheapest form; `hidden` has options of make_mask. If only
-        later tokens are hidden, torch has a flag for as many queries as keys. A single query is the
-        newest token, and sees all (if a cache has empty slots, `visible` hides them)."""
-        hidden = hidden | {"bias": encoding.bias(q_pos, k_pos)}
+    def mask(self, encoding: Any, q_pos: Tensor, k_pos: Tensor, hiding: dict) -> Mask:
+        """The mask of self-attention, in its cheapest form. hiding: what hides more than later tokens,
+        as options of make_mask; None hides nothing."""
+        options = hiding | {"bias": encoding.bias(q_pos, k_pos)}
+        # for as many queries as keys, torch has a flag that hides later tokens; a single query is the
+        # newest token (if a cache has empty slots, `visible` hides them)
         is_square = q_pos.shape == k_pos.shape
-        if (is_square or q_pos.shape[1] == 1) and all(each is None for each in hidden.values()):
+        is_plain = all(option is None for option in options.values())
+        if is_plain and (is_square or q_pos.shape[1] == 1):
             return Mask(causal=self.causal and is_square)
-        return make_mask(q_pos, k_pos, causal=self.causal, **hidden)
+        return make_mask(q_pos, k_pos, causal=self.causal, **options)
 
     def position_numbers(
         self, q_slots: Tensor, k_slots: Tensor, visible: Tensor | None, documents: Tensor | None

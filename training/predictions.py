@@ -162,8 +162,9 @@ def draw_confusion(confusion: list[list[int]], classes: list[str], path: Path) -
         for prediction, count in enumerate(row):
             axes.text(prediction, label, str(count), ha="center", va="center")
 
+    names = [f"{name:.20}" for name in classes]
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_ticks(range(len(classes)), classes, parse_math=False)
+        axis.set_ticks(range(len(names)), names, parse_math=False)
 
     axes.tick_params("x", rotation=90)
     axes.set(xlabel="prediction", ylabel="label")

@@ -66,8 +66,7 @@ def embed(model: Any, rows: Rows, pooling: Pooling, normalizes: bool) -> list[li
     """The mean of the last hidden states of each row, or the one of its first token."""
     tokens, visible = left_pad(rows, model)
 
-    # not model.hidden, which may be pooled
-    hidden_BTC = model.stack(model.embedding(tokens), tokens=tokens, visible=visible).float()
+    hidden_BTC = model.hidden(tokens, visible=visible).float()
     found = []
 
     for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
@@ -113,11 +112,13 @@ def filled(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
 def vectors(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
     """Yield a line of JSON for each text."""
     pooling = choose_pooling(sampler.options.embed, sampler.tokenizer.files)
+    if sampler.model.classes and sampler.model.head.pooling and "first" in pooling:
+        raise ValueError("this classifier reads the mean of a text: choose --embed mean")
+
     found = embed(sampler.model, [row.prompt_ids for row in rows], *pooling)
 
     for row, vector in zip(rows, found, strict=True):
-        line = {"text": row.prompt, "embedding": vector}
-        yield row, json.dumps(line) + "\n"
+        yield row, json.dumps({"text": row.prompt, "embedding": vector}) + "\n"
 
 
 @torch.inference_mode()

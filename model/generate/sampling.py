@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,11 +27,11 @@ COLDEST = 1e-6  # lower temperatures are greedy, too, because they may overflow
 def sample_next(
     logits_BV: Tensor,
     seen_BV: Tensor | None,
-    uniforms_B: Any,
+    uniforms_B: Tensor | None,
     sampling: Sampling,
 ) -> Tensor:
     """The next id of each row. seen_BV marks the tokens that a row already has, or is None without
-    a penalty; uniforms_B are numbers in [0, 1), in float64; for greedy decoding, None."""
+    a penalty; uniforms_B are numbers in [0, 1), in float64, which greedy decoding does not use."""
     if seen_BV is not None:
         logits_BV = penalize(logits_BV, seen_BV, sampling.repetition_penalty)
     if sampling.temperature < COLDEST:
@@ -43,6 +42,7 @@ def sample_next(
         logits_BV = filter_logits(logits_BV, sampling)
     probs_BV = logits_BV.softmax(-1)
 
+    assert uniforms_B is not None
     # the inverse CDF in float64, where a draw below 1 stays below the sum
     cdf_BV = probs_BV.to(uniforms_B).cumsum(-1)
     targets_B1 = uniforms_B[:, None] * cdf_BV[:, -1:]

@@ -69,10 +69,9 @@ class Family(NamedTuple):
     optional: str = "^$"
     note: str = ""  # how training differs from transformers
     is_body: bool = False  # the class without its head
-    # a head for classes: its options, names and keys
+    # a head for classes: its options and names
     class_head: Spec = LINEAR
     class_names: str = "score head.map"
-    class_keys: Mapping[str, str] = {}
 
     def table(self, spec: Spec, config: Any) -> Table:
         table = columns(self.names) | self.rules(spec, config)
@@ -112,7 +111,6 @@ class Family(NamedTuple):
 
         return self._replace(
             names="\n".join([*kept, self.class_names]),
-            keys={**self.keys, **self.class_keys},
             read=read,
             write=write,
             note="",

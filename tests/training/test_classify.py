@@ -132,7 +132,7 @@ UNLEARNABLE = [
     (LABELS, "model.classes=[other,x]", 3, "the model does not have the class 'Sci/Tech'"),
     (LABELS, "data.val_path=new.jsonl", 3, "the training data does not have the class 'new'"),
     (LABELS, "data.label=null model.classes=[a,b]", 2, "this model has classes: it needs a data"),
-    (LABELS, "data.label=null model.head.pooling=mean", 2, "model.head.pooling is for an encoder"),
+    (LABELS, "data.label=null model.head.pooling=mean", 2, "model.head.pooling is for model.kind"),
 ]
 
 

@@ -170,6 +170,7 @@ MODERNBERT = Family(
         "intermediate_size": "ffn.d_ff",
         "hidden_activation": "ffn.kind",
         "classifier_activation": "head.mlm_transform",
+        "classifier_pooling": "head.pooling",
         "norm_eps": "norm.eps",
         "norm_bias": "norm.bias",
         "attention_bias": "attention.bias attention.o_bias",
@@ -189,5 +190,4 @@ MODERNBERT = Family(
     note="its head has a bias here, which training changes",
     class_head={"head.bias": True, "head.tie_weights": False},
     class_names="head.norm head.transform.norm classifier head.map",
-    class_keys={"classifier_pooling": "head.pooling"},
 )
