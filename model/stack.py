@@ -115,10 +115,10 @@ class Stack(nn.Module):
             tokens=tokens,
             shared=UserDict(),  # FSDP would copy a dict: what a layer adds would be lost
         )
+
         contexts = {}
         encodings = self.encodings()
         rotations = [encoding.rotary(x, q_pos) for encoding in encodings]
-
         for index, window in dict.fromkeys(self.context_keys):
             seen = caches.slots.seen(window) if caches else slice(None)
             shown = None if visible is None else visible[:, seen]
