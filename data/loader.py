@@ -47,26 +47,18 @@ class Loader:
     def by_length(self, ids: ndarray) -> ndarray:
         return ids  # all sequences of a text have the same length
 
-    def example(self, i: int) -> list[ndarray]:
-        """The one or two texts of an example."""
+    def evaluation_batch(self, ids: ndarray) -> Batch:
         raise NotImplementedError
-
-    def examples(self, ids: ndarray) -> list[list[ndarray]]:
-        """One list with the text of each example; of pairs two, of all first and all second texts."""
-        return list(map(list, zip(*map(self.example, ids), strict=True)))
 
     def tokens_seen(self, step: int) -> dict[str, int]:
         """The tokens of each source of a mix that were seen before a step."""
         return {}
 
-    def evaluation_batch(self, ids: ndarray) -> Batch:
-        return self.call_objective(*self.examples(ids))
-
     def call_objective(self, *inputs: Any, step: int | None = None) -> Batch:
         """Call the objective's batch(), with the step if it has a parameter `step`."""
-        build = self.objective.batch
-        options = {"step": step} if "step" in signature(build).parameters else {}
-        return build(*inputs, self.tokenizer, **options)
+        make = self.objective.batch
+        options = {"step": step} if "step" in signature(make).parameters else {}
+        return make(*inputs, self.tokenizer, **options)
 
 
 @dataclass
@@ -96,12 +88,13 @@ class TokenLoader(Loader):
         def draw(purpose: str, width: int) -> ndarray:
             return random_words(hash_seed("draw", seed, purpose), keys, width)
 
-        [rows] = self.examples(ids)
-        return self.call_objective(np.stack(rows), draw, step=step)
+        rows = np.stack([self.example(i) for i in ids])
+        return self.call_objective(rows, draw, step=step)
 
-    def example(self, i: int) -> list[ndarray]:
+    def example(self, i: int) -> ndarray:
+        """The tokens of a row, and those that it only predicts."""
         size = self.objective.seq_len
-        return [self.file.text(i * size, size + self.objective.lookahead)]
+        return self.file.text(i * size, size + self.objective.lookahead)
 
     def widest(self) -> Batch:
         """A batch that needs the most memory. All are alike, except that an objective may make

@@ -172,7 +172,7 @@ class MixLoader(Loader):
             raise ValueError("drawn() of a mix must grow by one, in one source, at each position")
         return ids
 
-    def example(self, i: int) -> list[ndarray]:
+    def example(self, i: int) -> Any:
         number = np.searchsorted(self.firsts, i, "right") - 1
         return self.loaders[number].example(i - self.firsts[number])
 

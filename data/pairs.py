@@ -100,6 +100,13 @@ class PairLoader(Loader):
         # without a step, as in an evaluation: an objective may make shorter batches at some steps
         return self.evaluation_batch(np.resize(longest, self.batch_size))
 
+    def evaluation_batch(self, ids: ndarray) -> Batch:
+        return self.call_objective(*self.examples(ids))
+
+    def examples(self, ids: ndarray) -> list[list[ndarray]]:
+        """Two lists, of all first and all second texts of these examples."""
+        return list(map(list, zip(*map(self.example, ids), strict=True)))
+
     def example(self, i: int) -> list[ndarray]:
         """[source, target], or [ids, mask] of a conversation."""
         return list(map(self.file.text, self.starts[i], self.lengths[i]))

@@ -41,12 +41,13 @@ def hold_out(source: Source) -> HeldOut:
     if source.validation_sources():
         return HeldOut({}, 0.0)
 
-    held_out = HeldOut({}, source.val_fraction)
+    usual = HeldOut({}, source.val_fraction)
+    exceptions = {}
     if len(keys) == 1 and source.input_kind == "text":
-        held_out.train_shares[keys[0]] = 1 - source.val_fraction
-    elif len(keys) < LOOKAHEAD and all(map(held_out.train_share, keys)):
-        held_out.train_shares[min(keys)] = 0.0
-    return held_out
+        exceptions = {keys[0]: 1 - source.val_fraction}
+    elif len(keys) < LOOKAHEAD and all(map(usual.train_share, keys)):
+        exceptions = {min(keys): 0.0}
+    return usual._replace(train_shares=exceptions)
 
 
 def split_documents(

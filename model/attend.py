@@ -61,10 +61,11 @@ def attend(
     dropout: float = 0.0,
 ) -> Tensor:
     """softmax(q k' * scale + mask) v, with dropout on the weights, as the end of this function
-    computes it. What stands before is faster in some cases, and gives the same result."""
+    computes it, and with a soft cap on the scores if there is one. What stands before is faster in
+    some cases; its results are the same up to rounding."""
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls_on_cuda(q_BHTD, mask.bias)
-    else:  # on a CPU: usually in 16 bits, for up to 512 tokens
+    else:  # true on a CPU in 16 bits for up to 512 tokens; see cpu.py
         by_matmuls = prefers_matmuls_on_cpu(q_BHTD, k_BGSD, v_BGSE)
 
     if logit_softcap is None and not by_matmuls:

@@ -16,7 +16,8 @@ from model.position import Rotate
 
 
 class AttentionContext(NamedTuple):
-    """What a layer gets besides x; made once per forward pass for all layers of a kind."""
+    """What a layer gets besides x; made once per forward pass for all layers of a kind, but for its
+    states."""
 
     mask: Mask = Mask()
     rotate: Rotate | None = None  # applies rotary position embeddings

@@ -163,8 +163,8 @@ def read_state(checkpoint: Path) -> dict:
 
 
 def read_tensors(path: Path, expected: Tensors) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) one by one, because all may be too large. Names and shapes must be the
-    expected ones."""
+    """Yield (name, tensor) one by one: a run that resumes copies each into place. Names and shapes
+    must be the expected ones."""
     wanted = {name: list(tensor.shape) for name, tensor in expected.items()}
 
     with safe_open(path, "pt") as file:

@@ -23,8 +23,8 @@ class Encoder(Transformer):
     def hidden(
         self, tokens: Tensor, *, visible: Tensor | None = None, types: Tensor | None = None
     ) -> Tensor:
-        """The last hidden states. Of a classifier with pooling, all positions have the same vector: the
-        mean over the text, without its padding."""
+        """The last hidden states. Of a classifier with pooling, all positions have the same vector:
+        the mean over the text, without its padding."""
         x = self.stack(self.embedding(tokens, types), tokens=tokens, visible=visible)
 
         if self.classes and self.head.pooling == "mean":

@@ -1,4 +1,5 @@
-"""Inference: prepares a model with fewer and faster linear maps, and the same results."""
+"""Inference: prepares a model with fewer and faster linear maps; results are the same up
+to rounding."""
 
 from functools import cache, cached_property
 

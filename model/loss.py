@@ -201,8 +201,8 @@ class CrossEntropy(torch.autograd.Function):
 
 
 def chunk_size(hidden: Tensor, vocab_size: int) -> int:
-    """How many positions a chunk has. On a CPU, 256 take 5 % less time than 512 at width 128, and 5 %
-    more at width 384; but a chunk has a million logits at least."""
+    """How many positions a chunk has. On a CPU, 256 take 5 % less time than 512 at width 128, and
+    5 % more at width 384; but a chunk has a million logits at least."""
     if not hidden.is_cpu:
         return GPU_CHUNK
     return max(min(CHUNK, 2 * hidden.shape[-1]), 2**20 // vocab_size)

@@ -68,7 +68,7 @@ def write_metadata(
     plain = {
         **asdict(config),
         "resume": False,
-        "choices": {},  # these four are for an imported run: else origin replaces them
+        "choices": {},  # origin replaces those of these four that it has
         "overrides": [],
         "code": None,
         "frozen": None,

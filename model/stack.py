@@ -1,5 +1,6 @@
-"""Stack: x = block(x) for each block, between the position encoding and a final norm. All blocks
-share one encoding and one mask, unless layers.py lets them differ."""
+"""Stack: x = block(x) for each block, between what is done to the embeddings (a position encoding
+that is added, a norm, dropout) and a final norm. All blocks share one position encoding and one
+mask, unless layers.py lets them differ."""
 
 from collections import UserDict
 from typing import Any
@@ -95,7 +96,8 @@ class Stack(nn.Module):
     ) -> tuple[Tensor, list[AttentionContext]]:
         """Returns (the positions of the new tokens, the context of each layer). In a decoder without
         windows, if nothing is cached or padded and there are no documents, the positions are 0 to
-        T - 1, and all layers share one causal mask.
+        T - 1, and all layers share one causal mask. A slot is where a token is stored; its position
+        is its number in its text.
 
         tokens: (B, T), for parts that read them. visible: (B, S or more), false at padding, with
         a column for each cached token; once given, it must be given at every later step. documents:
@@ -128,11 +130,11 @@ class Stack(nn.Module):
         return q_pos, [contexts[key] for key in self.context_keys]
 
     def mask(self, encoding: Any, q_pos: Tensor, k_pos: Tensor, hiding: dict) -> Mask:
-        """The mask of self-attention, in its cheapest form. hiding: what hides more than later tokens,
-        as options of make_mask; None hides nothing."""
+        """The mask of self-attention, in its cheapest form. hiding: what hides more than later
+        tokens, as options of make_mask; None hides nothing."""
         options = hiding | {"bias": encoding.bias(q_pos, k_pos)}
-        # for as many queries as keys, torch has a flag that hides later tokens; a single query is the
-        # newest token (if a cache has empty slots, `visible` hides them)
+        # for as many queries as keys, torch has a flag that hides later tokens; a single query is
+        # the newest token (if a cache has empty slots, `visible` hides them)
         is_square = q_pos.shape == k_pos.shape
         is_plain = all(option is None for option in options.values())
         if is_plain and (is_square or q_pos.shape[1] == 1):

@@ -67,6 +67,7 @@ def check_gradients(run: Run, losses: Collection[str]) -> None:
     missing = [name for name, p in parameters if p.requires_grad and p.grad is None]
     if not missing:
         return
+
     hint = "use them, or call requires_grad_(False)"
     sentence = f"the loss does not depend on {', '.join(missing)}; {hint}"
     if run.world.parallel == "ddp":

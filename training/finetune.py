@@ -22,15 +22,13 @@ TUNABLE = r"model\.(context_length|dropout|head\.pooling|([a-z_]+\.)?kind)|optim
 
 def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictConfig, dict]:
     """Returns (the settings with the model and tokenizer of init_from=, the option of each other
-    group). `keys` are those of the command line; of its model settings, only those in TUNABLE may be
-    set. Muon is used only if it is named: its learning rates would destroy a trained model."""
+    group). `keys` are those of the command line; of its model settings, only those in TUNABLE may
+    be set. Muon is used only if it is named: its learning rates would destroy a trained model."""
     for key in keys:
         group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
         if group in MODEL_GROUPS and not re.fullmatch(TUNABLE, key):
             reason = "conflicts with init_from, which sets model and tokenizer"
-            hint = (
-                "remove it (only model.context_length, dropout, head.pooling and a kind may be set)"
-            )
+            hint = "remove it (only context_length, dropout, head.pooling and a kind may be set)"
             raise ValueError(f"{key} {reason}; {hint}")
 
     if "experiment" in keys:

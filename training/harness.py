@@ -59,6 +59,6 @@ def main(parser: Any, args: list[str] | None) -> None:
     load_parts(options.parts)
     place = str(options.run or newest_run())
     Harness.run = load_pretrained(place, options.checkpoint or "latest")
-    name = f"pretrained={place.replace(',', '_')}"
-    sys.argv[1:] = ["--model=plainformer", f"--model_args={name}", "--device=auto", *others]
+    named = f"--model_args=pretrained={place.replace(',', '_')}"
+    sys.argv[1:] = ["--model=plainformer", named, "--device=auto", *others]
     cli_evaluate()

@@ -54,6 +54,7 @@ class Muon(Eager, Optimizer):
         buffers = [self.state[p]["momentum_buffer"] for p in params]
         torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
         torch._foreach_lerp_(gradients, buffers, group["momentum"])  # now Nesterov's momentum
+
         if dist.is_initialized():  # the processes share the work
             updates = in_turn(newton_schulz, gradients, muon_dtype(params[0].device.type))
         else:
@@ -67,8 +68,8 @@ class Muon(Eager, Optimizer):
 
 
 def newton_schulz(matrices: Tensor) -> Tensor:
-    """Approximately the nearest orthogonal matrices: each iteration moves the singular values
-    closer to 1."""
+    """Approximately the nearest orthogonal matrices: the iterations bring all singular values
+    near 1."""
     a, b, c = COEFFICIENTS
     x = matrices.flatten(0, -3)  # the same, but for experts, which have more axes
     is_tall = x.shape[-2] > x.shape[-1]

@@ -1,4 +1,5 @@
-"""Run folder: its name, its lock, and what is written to it before the first step."""
+"""Run folder: its name, its lock, and what is written to it, and printed, before the first
+step."""
 
 import hashlib
 import math

@@ -1,5 +1,5 @@
-"""The settings of a new run: what Hydra composed from a command line, checked before any text is
-read."""
+"""The settings of a run: what Hydra composed from a command line, checked before any text is read.
+Those of a resumed run are in resume.py."""
 
 import math
 import os

@@ -1,5 +1,6 @@
-"""Where tokenizers come from: byte-level BPE, and the dict of all kinds. train(texts, specials)
-reads what it needs from texts(include_val), which starts over each time."""
+"""Where tokenizers come from: byte-level BPE, and the dict of the kinds that tokenizer= selects.
+Each has train(texts, specials), where texts(include_val) yields the texts, from the beginning at
+each call."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
