@@ -16,7 +16,7 @@ class Document(NamedTuple):
     `name`."""
 
     name: Path | str  # for messages; without texts, the path that is read
-    # a source gives no iterator, because they are read more than once; an error if they cannot be
+    # read more than once, so a source gives no iterator; an error if they cannot be read
     texts: Iterable[str] | DataError | None = None
     encoding: str = "utf-8"
 
