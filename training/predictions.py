@@ -158,9 +158,8 @@ def draw_confusion(confusion: list[list[int]], classes: list[str], path: Path) -
     axes = figure.subplots()
     axes.imshow(confusion, cmap="Blues", alpha=0.6)  # light, under black numbers
 
-    for label, row in enumerate(confusion):
-        for prediction, count in enumerate(row):
-            axes.text(prediction, label, str(count), ha="center", va="center")
+    for (label, prediction), count in np.ndenumerate(confusion):
+        axes.text(prediction, label, str(count), ha="center", va="center")
 
     names = [f"{name:.20}" for name in classes]
     for axis in (axes.xaxis, axes.yaxis):

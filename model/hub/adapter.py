@@ -36,7 +36,6 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
 
     tensors = {}
     ranks = {}
-
     # GPT-2 stores its matrices transposed, and PEFT never transposes B
     is_transposed = family.model_type == "gpt2"
     for hf_name, (rule, names) in found.items():

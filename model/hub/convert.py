@@ -138,8 +138,8 @@ def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = Non
     for name, shape, expected in sorted(report["mismatched_keys"]):
         raise HubError(f"{name} has the shape {[*shape]}; config.json needs {[*expected]}")
     if unexpected := sorted(report["unexpected_keys"]):
-        names = f"{', '.join(unexpected[:3]):.300}"
-        warn(f"tensors that {model_class.__name__} does not have are left out: {names}")
+        names = ", ".join(unexpected[:3])
+        warn(f"tensors that {model_class.__name__} does not have are left out: {names:.300}")
 
     if getattr(model, "pooler", None) is not None:
         if folder is not None:
@@ -173,8 +173,7 @@ def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
         expected = model.head(expected)
     if not logits.isfinite().all():
         raise FloatingPointError("the logits are NaN or infinite, so they cannot be compared")
-    difference = (logits - expected).abs().max()
-    return bool(difference <= LOGIT_TOLERANCE * expected.abs().max())
+    return bool((logits - expected).abs().max() <= LOGIT_TOLERANCE * expected.abs().max())
 
 
 def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:

@@ -69,8 +69,7 @@ class Family(NamedTuple):
     optional: str = "^$"
     note: str = ""  # how training differs from transformers
     is_body: bool = False  # the class without its head
-    # a head for classes: its options and names
-    class_head: Spec = LINEAR
+    class_head: Spec = LINEAR  # a head for classes: its options, and below its names
     class_names: str = "score head.map"
 
     def table(self, spec: Spec, config: Any) -> Table:
