@@ -68,10 +68,12 @@ def token_labels(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
     labels = tokenizer.special_texts()
 
     for i in {*ids} - labels.keys():
-        ids_of_text = [i] if i < tokenizer.n_ordinary else []
-        text = tokenizer.decode_bytes(ids_of_text).decode("utf-8", "surrogateescape")
-        if tokenizer.text and "\ufffd" in text:  # imported: as its vocabulary has it
-            text = tokenizer.backend.id_to_token(i)
+        text = tokenizer.decode([i])
+        if "\ufffd" in text:  # a part of a character
+            if tokenizer.text:  # imported: as its vocabulary has it
+                text = tokenizer.backend.id_to_token(i)
+            else:
+                text = tokenizer.decode_bytes([i]).decode("utf-8", "surrogateescape")
 
         labels[i] = repr(text).replace("\\udc", "\\x")
     return labels

@@ -55,8 +55,7 @@ def baselines(data: Loaders) -> dict[str, float]:
     path = file.folder / f"baselines-{data.content_hash[:16]}.json"
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())
-    ordinary = file.tokens[file.tokens < data.tokenizer.n_ordinary]
-    text = data.tokenizer.decode_bytes(ordinary.tolist())
+    text = data.tokenizer.decode(file.tokens.tolist()).encode()
     sizes = {"gzip -9": len(gzip.compress(text)), "xz -9": len(lzma.compress(text, preset=9))}
     bits = {name: 8 * size / len(text) for name, size in sizes.items()}
     with suppress(OSError):

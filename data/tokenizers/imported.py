@@ -84,9 +84,6 @@ class HubTokenizer(Tokenizer):
     def decode_with_specials(self, ids: Iterable[int]) -> str:
         return self.backend.decode(list(ids), skip_special_tokens=False)
 
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        return self.decode(ids).encode()
-
     def decode(self, ids: Iterable[int]) -> str:
         text = self.backend.decode(list(ids))
         for unclean in UNCLEAN if self.cleans_up else ():
