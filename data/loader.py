@@ -42,12 +42,13 @@ class Loader:
         ids = self.by_length(np.sort(chosen))
 
         for start in range(0, len(ids), self.batch_size):
-            yield self.evaluation_batch(ids[start : start + self.batch_size])
+            yield self.read(ids[start : start + self.batch_size])
 
     def by_length(self, ids: ndarray) -> ndarray:
         return ids  # all sequences of a text have the same length
 
-    def evaluation_batch(self, ids: ndarray) -> Batch:
+    def read(self, ids: ndarray) -> Batch:
+        """Make a batch of these examples; without a step, as in an evaluation."""
         raise NotImplementedError
 
     def tokens_seen(self, step: int) -> dict[str, int]:
@@ -77,13 +78,14 @@ class TokenLoader(Loader):
 
     def batch(self, step: int) -> Batch:
         positions = step * self.batch_size + np.arange(self.batch_size)
-        return self.read(self.example_ids(positions), self.seed, positions, step)
+        return self.read(self.example_ids(positions), positions, step)
 
-    def evaluation_batch(self, ids: ndarray) -> Batch:
-        return self.read(ids, "evaluation", ids)
-
-    def read(self, ids: ndarray, seed: Any, keys: ndarray, step: int | None = None) -> Batch:
-        """Make a batch; the draws for a row depend on its key, not on other rows."""
+    def read(
+        self, ids: ndarray, positions: ndarray | None = None, step: int | None = None
+    ) -> Batch:
+        """Make a batch. The draws for a row depend on its position in training or, in an evaluation,
+        on its id; never on other rows."""
+        seed, keys = ("evaluation", ids) if positions is None else (self.seed, positions)
 
         def draw(purpose: str, width: int) -> ndarray:
             return random_words(hash_seed("draw", seed, purpose), keys, width)
@@ -99,7 +101,7 @@ class TokenLoader(Loader):
     def widest(self) -> Batch:
         """A batch that needs the most memory. All are alike, except that an objective may make
         shorter ones at some steps; an evaluation has no step, so its batches are full."""
-        return self.evaluation_batch(self.example_ids(np.arange(self.batch_size)))
+        return self.read(self.example_ids(np.arange(self.batch_size)))
 
     def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
         """Ends with a shorter example, the tokens that are left after the last, unless there is a
@@ -107,7 +109,7 @@ class TokenLoader(Loader):
         yield from super().evaluation(limit)
         is_all = limit is None or limit >= self.n
         if is_all and self.file.n_tokens - self.n * self.objective.seq_len > 1:
-            yield self.evaluation_batch(np.array([self.n]))
+            yield self.read(np.array([self.n]))
 
 
 def prefetch(function: Callable, items: Iterable, workers: int = 1, ahead: int = 1) -> Iterator:

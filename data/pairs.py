@@ -61,7 +61,7 @@ class PairLoader(Loader):
         return lru_cache(1)(self.sorted_group)  # consecutive steps share a group
 
     def batch(self, step: int) -> Batch:
-        return self.call_objective(*self.examples(self.batch_ids(step)), step=step)
+        return self.read(self.batch_ids(step), step)
 
     def batch_ids(self, step: int) -> ndarray:
         """Batches are sorted by length in groups, and each group is taken in random order. No group
@@ -98,14 +98,12 @@ class PairLoader(Loader):
         and the longest target of another may be a bit wider.)"""
         longest = np.argsort(-self.objective.widths(self.lengths).sum(1))
         # without a step, as in an evaluation: an objective may make shorter batches at some steps
-        return self.evaluation_batch(np.resize(longest, self.batch_size))
+        return self.read(np.resize(longest, self.batch_size))
 
-    def evaluation_batch(self, ids: ndarray) -> Batch:
-        return self.call_objective(*self.examples(ids))
-
-    def examples(self, ids: ndarray) -> list[list[ndarray]]:
-        """Two lists, of all first and all second texts of these examples."""
-        return list(map(list, zip(*map(self.example, ids), strict=True)))
+    def read(self, ids: ndarray, step: int | None = None) -> Batch:
+        """Make a batch of all first and all second texts of these examples."""
+        texts = map(list, zip(*map(self.example, ids), strict=True))
+        return self.call_objective(*texts, step=step)
 
     def example(self, i: int) -> list[ndarray]:
         """[source, target], or [ids, mask] of a conversation."""
