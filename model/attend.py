@@ -87,9 +87,8 @@ def attend_by_kernel(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None, dropout: float
 ) -> Tensor:
     """The same by torch's fused kernels, which never hold the weights."""
-    bias = None if mask.bias is None else mask.bias.to(q.dtype)
     n_sharing = q.shape[1] // k.shape[1]  # query heads per key/value head
-    if n_sharing > 1 and not takes_groups(q, bias):
+    if n_sharing > 1 and not takes_groups(q, mask.bias):
         k = k.repeat_interleave(n_sharing, 1)
         v = v.repeat_interleave(n_sharing, 1)
 
@@ -97,12 +96,12 @@ def attend_by_kernel(
     if padding > 0:  # flash attention, which takes no bias, needs one width
         v = F.pad(v, (0, padding))
 
-    with attention_kernels(bias) if q.is_cuda else nullcontext():
+    with attention_kernels(mask.bias) if q.is_cuda else nullcontext():
         y = F.scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=bias,
+            attn_mask=mask.bias,
             dropout_p=dropout,
             is_causal=mask.causal,
             scale=scale,
