@@ -43,7 +43,7 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
 
     kept = special_keys(hf_config)
     files[CONFIG] = json.dumps(kept, sort_keys=True)
-    rules = read_rules(folder, files)
+    rules = read_rules(folder)
     if rules.keys() - kept.keys():
         files.setdefault(GENERATION, json.dumps(rules, indent=2))
 
@@ -65,10 +65,11 @@ def special_keys(hf_config: Any) -> Keys:
     return {name: keys[name] for name in keys if KEPT.fullmatch(name) and keys[name] is not None}
 
 
-def read_rules(folder: Path, files: dict[str, str]) -> Keys:
+def read_rules(folder: Path) -> Keys:
     """The generation settings of a folder. Older ones have them in config.json."""
-    if GENERATION in files:
-        rules = read_file(files, GENERATION)
+    path = folder / GENERATION
+    if path.exists():
+        rules = read_json(path)
     else:
         whole = read_json(folder / CONFIG)
         known = load_transformers().GenerationConfig().to_dict()
@@ -93,11 +94,6 @@ def auto_tokenizer(folder: Path) -> Any:
         reason = f"{type(theirs).__name__} has no form in tokenizer.json"
         raise HubError(f"{reason}, which is the only one that is supported")
     return theirs
-
-
-def read_file(files: dict[str, str], name: str) -> Keys:
-    with naming(name):
-        return {**json.loads(files[name])}
 
 
 def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
@@ -148,7 +144,7 @@ def tokenizer_files(tokenizer: Tokenizer, model: Any) -> dict[str, str]:
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
 
     if files.get(TEMPLATE) == PLAIN:  # which names the end of an answer
-        own = read_file(files, SETTINGS) | {"split_special_tokens": False}
+        own = json.loads(files[SETTINGS]) | {"split_special_tokens": False}
         files[SETTINGS] = json.dumps(own, indent=2)
 
     if CONFIG not in files:  # the tokenizer was made here
