@@ -33,21 +33,16 @@ def trained_parameters(model: nn.Module) -> Tensors:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def all_tensors(model: nn.Module) -> Tensors:
-    """Each parameter and buffer, once: a tied head has no tensor of its own."""
-    once = {*dict(model.named_parameters()), *dict(model.named_buffers())}
-    return {name: tensor for name, tensor in model.state_dict().items() if name in once}
-
-
 def frozen_tensors(model: nn.Module) -> Tensors:
     """The parameters that are not trained: a run stores them once, beside its checkpoints."""
     return {name: p for name, p in model.named_parameters() if not p.requires_grad}
 
 
 def model_tensors(model: nn.Module) -> Tensors:
-    """What each checkpoint holds: trained parameters and buffers."""
-    frozen = frozen_tensors(model)
-    return {name: tensor for name, tensor in all_tensors(model).items() if name not in frozen}
+    """What each checkpoint holds: trained parameters and buffers, each once. A tied head has no
+    tensor of its own."""
+    once = {*trained_parameters(model), *dict(model.named_buffers())}
+    return {name: tensor for name, tensor in model.state_dict().items() if name in once}
 
 
 def count_parameters(model: nn.Module) -> str:

@@ -14,7 +14,7 @@ from configs.compose import CONFIGS, read_yaml
 from configs.schema import Config, ModelConfig
 from model.pretrained import init_settings, load_pretrained
 from model.transformer import build_model
-from model.weights import all_tensors, assign_weights
+from model.weights import assign_weights, frozen_tensors, model_tensors
 
 MODEL_GROUPS = ("model", "size", "block", "norm", "attention", "position", "ffn", "tokenizer")
 TUNABLE = r"model\.(context_length|dropout|head\.pooling|([a-z_]+\.)?kind)|optimizer\..+"
@@ -65,10 +65,10 @@ def starting_model(config: Config) -> nn.Module:
     vocab_size = found.embedding.table.num_embeddings
     with torch.device("meta"):
         model = build_model(config.model, vocab_size)
-    weights = all_tensors(found)
+    weights = model_tensors(found) | frozen_tensors(found)
     if config.model.classes and not found.classes:  # another head replaces its own
         weights = {name: weights[name] for name in weights if not name.startswith("head.")}
-    wanted = all_tensors(model)
+    wanted = model_tensors(model) | frozen_tensors(model)
     if lost := sorted(weights.keys() - wanted.keys()):
         hint = "remove the kind= that has no place for it"
         raise ValueError(f"{lost[0]} of init_from is not in the new model; {hint}")
