@@ -63,23 +63,22 @@ class LayeredStack(Stack):
         # the first layer may have no position encoding, and no rotary channels
         usual = next((size for node, size in own if node == config.position), own[0][1])
         distinct = [(config.position, usual)]
-        self.context_keys = []  # for each layer, (index of its position encoding, window)
-
-        for key, attention in zip(own, attentions, strict=True):
+        for key in own:
             if key not in distinct:
                 distinct.append(key)
-            self.context_keys.append((distinct.index(key), attention.sliding_window))
 
-        self.position, *others = [
+        encodings = [
             build("model.position", POSITIONS, node, sizes | {"rotary_dim": rotary_dim})
             for node, rotary_dim in distinct
         ]
+        self.context_keys = [
+            (encodings[distinct.index(key)], attention.sliding_window)
+            for key, attention in zip(own, attentions, strict=True)
+        ]
 
+        self.position, *others = encodings
         for encoding in others:
             if type(encoding).embed is not Position.embed:
                 name = type(encoding).__name__
                 raise ValueError(f"{name} adds to the embeddings: it is the same in all layers")
         self.layer_positions = nn.ModuleList(others)
-
-    def encodings(self) -> list:
-        return [self.position, *self.layer_positions]

@@ -59,11 +59,8 @@ class Stack(nn.Module):
         attention = self.blocks[0].attention
         sizes = sizes | {"rotary_dim": attention.rotary_dim}
         self.position = build("model.position", POSITIONS, config.position, sizes)
-        # for each layer, (index of its position encoding, window); here all layers share one context
-        self.context_keys = [(0, attention.sliding_window)] * len(self.blocks)
-
-    def encodings(self) -> list:
-        return [self.position]
+        # (position encoding, window) of each layer; here all layers share one context
+        self.context_keys = [(self.position, attention.sliding_window)] * len(self.blocks)
 
     def new_caches(self, size: int) -> Caches:
         """Make caches for decoding up to `size` tokens."""
@@ -119,14 +116,13 @@ class Stack(nn.Module):
         )
 
         contexts = {}
-        encodings = self.encodings()
-        rotations = [encoding.rotary(x, q_pos) for encoding in encodings]
-        for index, window in dict.fromkeys(self.context_keys):
+        rotations = {encoding: encoding.rotary(x, q_pos) for encoding in dict(self.context_keys)}
+        for encoding, window in dict.fromkeys(self.context_keys):
             seen = caches.slots.seen(window) if caches else slice(None)
             shown = None if visible is None else visible[:, seen]
             hiding = {"sliding_window": window, "visible": shown, "documents": documents}
-            mask = self.mask(encodings[index], q_pos, k_pos[:, seen], hiding).cast_for(x)
-            contexts[index, window] = common._replace(mask=mask, rotate=rotations[index])
+            mask = self.mask(encoding, q_pos, k_pos[:, seen], hiding).cast_for(x)
+            contexts[encoding, window] = common._replace(mask=mask, rotate=rotations[encoding])
         return q_pos, [contexts[key] for key in self.context_keys]
 
     def mask(self, encoding: Any, q_pos: Tensor, k_pos: Tensor, hiding: dict) -> Mask:
