@@ -23,8 +23,7 @@ from model.generate.decode import generator_of
 from model.generate.encoder import classified, filled, vectors
 from model.generate.logits_processor import LogitsProcessor, generation_rules
 from model.generate.options import choose_sampling, parse_options, read_texts
-from model.generate.prompt import encode_prompt
-from model.generate.stream import TextStream
+from model.generate.text import TextStream, encode_prompt
 from model.inference import prepare
 from model.precision import choose_device, choose_precision
 from model.runs import newest_run

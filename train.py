@@ -10,6 +10,7 @@ import shlex
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import hydra
@@ -35,17 +36,16 @@ from training.checkpointer import Checkpointer
 from training.checks import check_batches, check_finite, check_gradients
 from training.compile import compile_module, recompute_blocks
 from training.ema import EMA
-from training.evaluation import evaluate
+from training.evaluation import evaluate, sample
 from training.finetune import starting_model, with_classes
 from training.log import Log
 from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr
 from training.restore import final_loss, restore, truncate_logs
 from training.run import Run, TrainState
-from training.samples import sample
 from training.schedule import RunLength, build_schedule
 from training.settings import read_settings
-from training.step import LossModule, fit_micro_batch, micro_batches, seed_step
+from training.step import LossModule, fit_micro_batch, micro_batches, read_batch, seed_step
 from training.summary import summarize
 
 
@@ -155,14 +155,10 @@ def loop(
     """Train until the run is over. The weights are a function of (seed, step); with train.minutes
     also of time, because the learning rate then follows the clock. Evaluations, samples and logs
     change no weight."""
-    config, data, world, state = run.config, run.data, run.world, run.state
+    config, world, state = run.config, run.world, run.state
     schedule = build_schedule(config.schedule, run_length.scheduled_steps)
 
-    def read(step: int) -> Batch:
-        rows = data.train.batch(step).share(world.rank, world.size)  # the rows of this process
-        return rows.map_tensors(Tensor.pin_memory) if world.device.type == "cuda" else rows
-
-    batches = prefetch(read, itertools.count(state.step))
+    batches = prefetch(partial(read_batch, run), itertools.count(state.step))
     start = time.perf_counter() - state.seconds
 
     def is_due(every: int | None) -> bool:

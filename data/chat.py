@@ -15,7 +15,7 @@ import numpy as np
 from numpy import ndarray
 
 from configs.cli import warn
-from configs.errors import TokenizerError, errors_as
+from configs.errors import DataError, TokenizerError, errors_as
 from data.tokenizers.tokenizer import SPLIT, Tokenizer
 
 Messages = list[dict[str, str]]
@@ -216,3 +216,16 @@ def fit_to_chat(tokenizer: Tokenizer) -> None:
         for name in GENERATION & tokenizer.files.keys():
             settings = json.loads(tokenizer.files[name]) | {"eos_token_id": tokenizer.end_ids}
             tokenizer.files[name] = json.dumps(settings, indent=2)  # as in model/hub/tokenizer.py
+
+
+def encode_chats(template: ChatTemplate, job: list) -> list[tuple]:
+    """(chunk, its ids and their mask, or an error) for each chunk."""
+    encoded: list[tuple] = []
+
+    for chunk in job:
+        try:
+            with errors_as(DataError, str(chunk.name)):
+                encoded.append((chunk, template.encode(to_messages(chunk.texts))))
+        except DataError as error:
+            encoded.append((chunk, error))
+    return encoded

@@ -19,9 +19,9 @@ from rich.filesize import decimal
 from rich.progress import track
 
 from configs.cli import expand_user, print, warn
-from configs.errors import DataError, errors_as
+from configs.errors import DataError
 from configs.parts import LOADED, code_of
-from data.chat import ChatTemplate, to_messages
+from data.chat import ChatTemplate, encode_chats
 from data.disk import atomic_folder
 from data.loader import prefetch
 from data.readers import rechunk
@@ -99,9 +99,9 @@ def tokenize(
     folder: Path, source: Source, tokenizer: Tokenizer, held_out: HeldOut, options: str
 ) -> None:
     """Write the corpus."""
-    is_chat = source.input_kind == "chat"
-    template = ChatTemplate(tokenizer, tokenizer.date) if is_chat else None
-    to_ids = partial(encode, tokenizer, template)
+    to_ids = partial(encode, tokenizer)
+    if source.input_kind == "chat":
+        to_ids = partial(encode_chats, ChatTemplate(tokenizer, tokenizer.date))
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
 
     skipped: list[str] = []
@@ -166,24 +166,15 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
         yield job
 
 
-def encode(tokenizer: Tokenizer, template: ChatTemplate | None, job: list[Chunk]) -> Encoded:
+def encode(tokenizer: Tokenizer, job: list[Chunk]) -> Encoded:
     encoded = []
-    ids: Any
 
     for chunk in job:
-        if template:
-            try:
-                with errors_as(DataError, str(chunk.name)):
-                    ids = template.encode(to_messages(chunk.texts))
-            except DataError as error:
-                ids = error
-        else:
-            ids = [tokenizer.encode(text) for text in chunk.texts]
-            if chunk.label is not None:
-                ids.append(np.frombuffer(chunk.label.encode(), np.uint8))
-            elif chunk.is_last:
-                ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
-
+        ids = [tokenizer.encode(text) for text in chunk.texts]
+        if chunk.label is not None:
+            ids.append(np.frombuffer(chunk.label.encode(), np.uint8))
+        elif chunk.is_last:
+            ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
         encoded.append((chunk, ids))
     return encoded
 

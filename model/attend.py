@@ -19,8 +19,7 @@ class Mask(NamedTuple):
 
     def cast_for(self, x: Tensor) -> "Mask":
         """The mask in the dtype of the scores: one copy for all layers."""
-        if self.bias is None:
-            return self
+        assert self.bias is not None
         return self._replace(bias=self.bias.to(matmul_dtype(x)))
 
     def add_to(self, scores_BHTS: Tensor) -> Tensor:
@@ -40,11 +39,13 @@ def attention_weights(
     scale: float | None = None,
     logit_softcap: float | None = None,
 ) -> Tensor:
-    """The softmax of the scores, along the keys: each row sums to one."""
+    """The softmax of the scores, along the keys: each row sums to one. With fewer key/value heads
+    (G < H), the queries that share one are stacked along the time axis: one matmul serves them."""
+    B, H, T, D = q_BHTD.shape
     if scale is None:
-        scale = q_BHTD.shape[-1] ** -0.5
-    queries = group_queries(q_BHTD * scale, k_BGSD)
-    scores_BHTS = ungroup_queries(queries @ k_BGSD.mT, q_BHTD)  # q k' * scale
+        scale = D**-0.5
+    queries = (q_BHTD * scale).reshape(B, k_BGSD.shape[1], -1, D)
+    scores_BHTS = (queries @ k_BGSD.mT).reshape(B, H, T, -1)
     scores_BHTS = soft_cap(scores_BHTS, logit_softcap)
     weights_BHTS = mask.add_to(scores_BHTS).softmax(-1)
     return weights_BHTS
@@ -78,9 +79,10 @@ def attend(
         v_BGSE = v_BGSE.float()
 
     weights_BHTS = attention_weights(q_BHTD, k_BGSD, mask, scale=scale, logit_softcap=logit_softcap)
-    weights = group_queries(F.dropout(weights_BHTS, dropout), v_BGSE)
-    mixed_BHTE = ungroup_queries(weights @ v_BGSE, q_BHTD).to(dtype)
-    return mixed_BHTE
+    B, G, S, E = v_BGSE.shape
+    weights = F.dropout(weights_BHTS, dropout).reshape(B, G, -1, S)
+    mixed_BHTE = (weights @ v_BGSE).reshape(*q_BHTD.shape[:3], E)
+    return mixed_BHTE.to(dtype)
 
 
 def attend_by_kernel(
@@ -113,22 +115,6 @@ def attend_by_kernel(
 def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
     """Keep scores or logits within +-cap (arxiv.org/abs/2408.00118); None: unchanged."""
     return logits if cap is None else cap * (logits / cap).tanh()
-
-
-def group_queries(q: Tensor, kv: Tensor) -> Tensor:
-    """(B, H, T, D) -> (B, G, T * H / G, D): one matmul then serves all query heads of a key/value
-    head."""
-    n_groups = kv.shape[1]
-    if q.shape[1] == n_groups:
-        return q
-    return q.unflatten(1, (n_groups, -1)).flatten(2, 3)
-
-
-def ungroup_queries(grouped: Tensor, q: Tensor) -> Tensor:
-    """The inverse of group_queries."""
-    if grouped.shape[1] == q.shape[1]:
-        return grouped
-    return grouped.unflatten(2, (-1, q.shape[2])).flatten(1, 2)
 
 
 def exact_dtype(values: Tensor) -> torch.dtype:

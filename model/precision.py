@@ -57,9 +57,8 @@ def use_deterministic_algorithms(on: bool) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS requires it
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
-    if on != torch.are_deterministic_algorithms_enabled():  # the call imports torch._inductor
-        torch.use_deterministic_algorithms(on)
-        torch._inductor.config.deterministic = on  # no kernel is chosen by its time
+    torch.use_deterministic_algorithms(on)
+    torch._inductor.config.deterministic = on  # no kernel is chosen by its time
 
 
 def choose_precision(device: torch.device, precision: str) -> Precision:

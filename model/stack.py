@@ -105,10 +105,12 @@ class Stack(nn.Module):
             q_slots, k_slots = caches.slots.reserve(len(q_slots), x.device)
 
         q_pos, k_pos = self.position_numbers(q_slots, k_slots, visible, documents)
-        memory_mask = Mask() if memory_visible is None else make_cross_mask(memory_visible)
+        memory_mask = Mask()
+        if memory_visible is not None:
+            memory_mask = make_cross_mask(memory_visible).cast_for(x)
         common = AttentionContext(
             memory=memory,
-            memory_mask=memory_mask.cast_for(x),
+            memory_mask=memory_mask,
             visible=None if visible is None else visible[:, q_slots],
             documents=documents,
             tokens=tokens,
@@ -121,7 +123,9 @@ class Stack(nn.Module):
             seen = caches.slots.seen(window) if caches else slice(None)
             shown = None if visible is None else visible[:, seen]
             hiding = {"sliding_window": window, "visible": shown, "documents": documents}
-            mask = self.mask(encoding, q_pos, k_pos[:, seen], hiding).cast_for(x)
+            mask = self.mask(encoding, q_pos, k_pos[:, seen], hiding)
+            if mask.bias is not None:
+                mask = mask.cast_for(x)
             contexts[encoding, window] = common._replace(mask=mask, rotate=rotations[encoding])
         return q_pos, [contexts[key] for key in self.context_keys]
 

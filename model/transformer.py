@@ -86,14 +86,17 @@ ARCHITECTURES: Registry[type[Transformer]] = Registry(decoder=Decoder)  # encode
 
 
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
-    """Build a new model. Its weights depend only on the seed, not on the global random state."""
-    check_config(config)
+    """Build a new model. Its weights depend only on the seed, not on the global random state. On
+    the meta device it has none: they come from a file or the main process."""
+    is_new = not torch.empty(0).is_meta
+    if is_new:
+        check_config(config)
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = ARCHITECTURES[config.kind](config, vocab_size)
         model.head.tie(model.embedding)
-        if not model.head.map.weight.is_meta:  # else they come from a file or the main process
+        if is_new:
             initialize_weights(model, config.init)
     return model
 

@@ -32,7 +32,7 @@ CORE_MODULES = """
 CORE = set(CORE_MODULES.split())
 USE_DATA_MODULES = """
     model.hub model.checkpoint model.save model.frozen model.pretrained
-    model.generate.prompt model.generate.marks model.generate.options model.generate.stream model.generate.conversation
+    model.generate.text model.generate.marks model.generate.options model.generate.conversation
 """
 USE_DATA = tuple(USE_DATA_MODULES.split())
 

@@ -19,8 +19,8 @@ from data.tokenizers.tokenizer import assign_ids
 from model.checkpoint import load_run
 from model.explain import explain
 from model.generate.decode import DecodeStep
-from model.generate.prompt import encode_prompt
 from model.generate.score import score
+from model.generate.text import encode_prompt
 from model.hub.__main__ import write_run
 from model.transformer import Decoder, build_model
 from tests.parts import randomize

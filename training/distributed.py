@@ -80,7 +80,8 @@ def start(config: Config) -> World:
         device = own_device(config, device)
         meeting = join(config, device, rank, size)
     tune_malloc()
-    use_deterministic_algorithms(config.deterministic)
+    if config.deterministic != torch.are_deterministic_algorithms_enabled():
+        use_deterministic_algorithms(config.deterministic)  # imports torch._inductor
     precision = choose_precision(device, config.precision)
     if parallel == "fsdp" and precision.dtype is torch.float16:
         raise ValueError("parallel=fsdp does not support precision=fp16; choose bf16 or fp32")

@@ -1,5 +1,5 @@
 """The evaluation of a run, by train.py and by the command in evaluate.py: its loss on the
-validation set, and the accuracy of its predictions."""
+validation set, the accuracy of its predictions, and a sample."""
 
 import math
 from collections import Counter, defaultdict
@@ -8,9 +8,19 @@ from collections.abc import Callable, Iterable
 import torch
 
 from data.batch import Batch
-from training.predictions import ACCURACIES, Accuracy, measure_accuracy
+from training.predictions import (
+    ACCURACIES,
+    Accuracy,
+    measure_accuracy,
+    predict,
+    predict_example,
+)
 from training.run import Run
 from training.step import micro_batches
+
+# of a sample, in tokens
+N_PROMPT = 16
+N_NEW = 48
 
 
 def evaluate(
@@ -58,8 +68,9 @@ def mean_losses(run: Run, batches: Iterable[Batch]) -> dict[str, float]:
     with run.evaluating():
         for batch in batches:
             counts[batch.source] += batch.count
-            share = batch.share(world.rank, world.size)
-            for micro_batch, _ in micro_batches(share, run.state.micro_batch_size, world.device):
+            if world.size > 1:
+                batch = batch.share(world.rank, world.size)
+            for micro_batch, _ in micro_batches(batch, run.state.micro_batch_size, world.device):
                 losses[batch.source].append(run.loss_module(*micro_batch)["loss"])
     sums = {
         name: world.sum(torch.stack(terms).cpu().double().sum()).item()
@@ -67,3 +78,33 @@ def mean_losses(run: Run, batches: Iterable[Batch]) -> dict[str, float]:
     }
     means = {f"val_loss_{name}": sums[name] / counts[name] for name in sums if name}
     return {"val_loss": sum(sums.values()) / counts.total()} | means
+
+
+def sample(run: Run) -> dict[str, str]:
+    """A prediction for one fixed validation example, {name: text}."""
+    batch = next(run.data.validation.evaluation(1))
+    with run.evaluating():
+        if run.model.kind != "decoder" or run.data.objective.input_kind != "text":
+            row = predict_example(run, batch)
+        else:
+            prompt = batch.inputs["tokens"][0, :N_PROMPT].tolist()
+            row = {"prompt": prompt, "continuation": continuation(run, prompt)}
+    to_text = run.data.tokenizer.decode_with_specials
+    return {name: ids if isinstance(ids, str) else to_text(ids) for name, ids in row.items()}
+
+
+def continuation(run: Run, prompt: list[int]) -> list[int]:
+    """The likeliest next token, again and again. Each pass reads the newest tokens that fit, as in
+    training. sample.py keeps keys and values instead (model/generate/decode.py): up to rounding,
+    the result is the same until the context is full."""
+    model = run.model
+    if hasattr(model, "generate"):  # of a custom architecture
+        return predict(run, [prompt], N_NEW)[0]
+    ids = list(prompt)
+    for _ in range(N_NEW):
+        newest = torch.tensor([ids[-model.context_length :]], device=run.world.device)
+        logits_V = model.head(model.hidden(newest)[0, -1])
+        ids.append(int(logits_V.argmax()))
+        if ids[-1] in run.data.tokenizer.end_ids:
+            break
+    return ids[len(prompt) :]

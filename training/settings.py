@@ -23,7 +23,7 @@ from configs.schema import Config
 from data.corpus import build_data
 from data.tokenizers.train import TRAINERS
 from model.adapt import adapt
-from model.transformer import build_model
+from model.transformer import build_model, check_config
 from training.checks import check_state
 from training.compare import end_of_run, place_in_sweep
 from training.finetune import with_model
@@ -83,6 +83,7 @@ def compose_run(overrides: Sequence[str]) -> Config:
 
 def check_parts(config: Config) -> None:
     """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
+    check_config(config.model)
     with torch.device("meta"):
         model = build_model(config.model, 256)  # the vocabulary is not known yet
     if not config.dry_run:

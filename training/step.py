@@ -55,6 +55,17 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(int(hash_seed("step", seed, step, rank) >> 1))
 
 
+def read_batch(run: Run, step: int) -> Batch:
+    """The rows of this process."""
+    world = run.world
+    rows = run.data.train.batch(step)
+    if world.size > 1:
+        rows = rows.share(world.rank, world.size)
+    if world.device.type == "cuda":
+        rows = rows.map_tensors(Tensor.pin_memory)
+    return rows
+
+
 def micro_batches(batch: Batch, size: int, device: torch.device) -> Iterator[tuple[Batch, bool]]:
     """Yield (rows of the batch, whether they are the last), cut and counted on the host."""
     n = len(batch.targets)

@@ -70,7 +70,7 @@ def replayed(
     one is recorded."""
     tokens = state.prompts_BT
     device = tokens.device
-    seen_BV = state.new_seen(sampling)
+    seen_BV = state.new_seen() if sampling.repetition_penalty != 1 else None
 
     uniforms_B = torch.zeros(len(row_ids), dtype=torch.float64, device=device)
     new_B1 = torch.empty_like(tokens[:, :1])  # the same memory at each step

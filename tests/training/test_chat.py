@@ -27,7 +27,7 @@ from data.tokenizers.imported import HubTokenizer
 from data.tokenizers.plain import ByteTokenizer
 from data.tokenizers.tokenizer import NO_TEMPLATE, BytePairTokenizer, to_base64
 from model.checkpoint import load_run
-from model.generate.prompt import encode_prompt
+from model.generate.text import encode_prompt
 from model.hub.__main__ import export_run, import_run
 from tests.data.corpora import chunks_of, source, write_rows
 from tests.model.hub.hub_models import edit_config

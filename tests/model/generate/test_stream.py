@@ -4,7 +4,7 @@ import random
 
 from data.tokenizers.plain import ByteTokenizer
 from data.tokenizers.tokenizer import assign_ids
-from model.generate.stream import TextStream
+from model.generate.text import TextStream
 
 TOKENIZER = ByteTokenizer(assign_ids(["end", "start", "sentinel_0", "sentinel_1"], 256))
 

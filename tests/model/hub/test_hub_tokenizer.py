@@ -23,7 +23,7 @@ from data.tokenizers.imported import HubTokenizer
 from data.tokenizers.plain import ByteTokenizer
 from data.tokenizers.tokenizer import NO_TEMPLATE
 from model.checkpoint import load_run
-from model.generate.prompt import encode_prompt
+from model.generate.text import encode_prompt
 from model.hub.__main__ import export_run, import_run
 from model.hub.convert import export, load_hf
 from model.weights import read_json
