@@ -58,18 +58,15 @@ class Attention(nn.Module):
 class MultiHeadAttention(Attention):
     """Multi-head attention (arxiv.org/abs/1706.03762), in which groups of `queries_per_kv` query
     heads (None: all) share one key/value head (arxiv.org/abs/2305.13245). All widths are
-    independent. x has d_model; a head has head_dim, and v_head_dim for its values. In
-    cross-attention, `memory` has the widths of the inputs of keys and values. Keys read the first
-    kdim channels of theirs, values the last vdim (None: all), as in arxiv.org/abs/1702.04521."""
+    independent: x has d_model; a head has head_dim, and v_head_dim for its values. cross.py reads
+    keys and values from a memory."""
 
     def __init__(
         self,
         d_model: int,
         n_heads: int,
-        memory: tuple[int, int] | None = None,
+        memory: tuple[int, int] | None = None,  # widths of what keys and values read, if not x
         queries_per_kv: Count | None = 1,
-        kdim: Count | None = None,
-        vdim: Count | None = None,
         head_dim: Count | None = None,
         v_head_dim: Count | None = None,
         bias: bool = False,
@@ -83,14 +80,8 @@ class MultiHeadAttention(Attention):
     ):
         super().__init__()
 
-        if memory is not None and sliding_window is not None:
-            raise ValueError("sliding_window does not apply to cross-attention: leave it null")
         if head_dim is None and d_model % n_heads:
             raise ValueError(f"d_model ({d_model}) must be a multiple of n_heads ({n_heads})")
-
-        widths = memory or (0, 0)
-        if (kdim or 0) > widths[0] or (vdim or 0) > widths[1]:
-            raise ValueError(f"kdim is {kdim}, vdim {vdim}; the widths of the memory are {widths}")
         queries_per_kv = queries_per_kv or n_heads
         if n_heads % queries_per_kv:
             raise ValueError(
@@ -108,11 +99,10 @@ class MultiHeadAttention(Attention):
         self.sliding_window = sliding_window
         self.dropout = dropout
 
-        self.key_width = kdim or widths[0] or d_model
-        self.value_width = vdim or widths[1] or d_model
+        key_width, value_width = memory or (d_model, d_model)
         self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=bias)
-        self.key = nn.Linear(self.key_width, self.n_groups * self.head_dim, bias=bias)
-        self.value = nn.Linear(self.value_width, self.n_groups * self.v_head_dim, bias=bias)
+        self.key = nn.Linear(key_width, self.n_groups * self.head_dim, bias=bias)
+        self.value = nn.Linear(value_width, self.n_groups * self.v_head_dim, bias=bias)
 
         # normalized queries and keys keep the softmax from saturating (arxiv.org/abs/2302.05442)
         head_norm = norm if qk_norm == "head" else nn.Identity
@@ -124,33 +114,18 @@ class MultiHeadAttention(Attention):
         self.out = nn.Linear(n_heads * self.v_head_dim, d_model, bias=o_bias)
 
     def forward(
-        self,
-        x: Tensor,
-        keys: Tensor | None = None,
-        values: Tensor | None = None,
-        *,
-        mask: Mask,
-        rotate: Rotate | None = None,
-        cache: Any = None,
+        self, x: Tensor, *, mask: Mask, rotate: Rotate | None = None, cache: Any = None
     ) -> Tensor:
-        """Self-attention, or cross-attention to `keys` and `values`, which default to `keys`."""
-        if keys is None:
-            q_BTW, k_BTW, v_BTW = project(x, self.query, self.key, self.value)
-        else:
-            q_BTW = self.query(x)
-
-        q_BHTD = self.query_norm(split(q_BTW, self.n_heads))
-        if rotate is not None:
-            q_BHTD = rotate(q_BHTD)
-
-        if keys is None:  # k_BTW and v_BTW came with the queries, from one matmul
-            k_BGSD, v_BGSE = self.keys_and_values(k_BTW, v_BTW, rotate, cache)
-        else:
-            k_BGSD, v_BGSE = self.read_memory(keys, values, rotate, cache)
-
+        q_BTW, k_BTW, v_BTW = project(x, self.query, self.key, self.value)
+        q_BHTD = self.queries(q_BTW, rotate)
+        k_BGSD, v_BGSE = self.keys_and_values(k_BTW, v_BTW, rotate, cache)
         merged_BTW = merge(self.attend(q_BHTD, k_BGSD, v_BGSE, mask))
         y_BTC = self.out(merged_BTW)
         return y_BTC
+
+    def queries(self, q_BTW: Tensor, rotate: Rotate | None) -> Tensor:
+        q_BHTD = self.query_norm(split(q_BTW, self.n_heads))
+        return q_BHTD if rotate is None else rotate(q_BHTD)
 
     def keys_and_values(
         self, k_BSW: Tensor, v_BSW: Tensor, rotate: Rotate | None, cache: KVCache | None
@@ -161,20 +136,6 @@ class MultiHeadAttention(Attention):
             k_BGSD = rotate(k_BGSD)
         v_BGSE = split(v_BSW, self.n_groups)
         return [k_BGSD, v_BGSE] if cache is None else cache.append(k_BGSD, v_BGSE)
-
-    def read_memory(
-        self, keys: Tensor, values: Tensor | None, rotate: Rotate | None, cache: State | None
-    ) -> list[Tensor]:
-        """The keys and values of a memory, which are computed once if there is a cache."""
-        if cache is not None and cache.buffers:
-            return cache.buffers
-        values = keys if values is None else values
-        k_BSW = self.key(keys[..., : self.key_width])
-        v_BSW = self.value(values[..., -self.value_width :])
-        heads = self.keys_and_values(k_BSW, v_BSW, rotate, cache=None)
-        if cache is not None:
-            cache.write(*heads)
-        return heads
 
 
 class FullNorm(nn.Module):

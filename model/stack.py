@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from configs.registry import build, parameters_of
+from configs.registry import build
 from configs.schema import ModelConfig
 from model.attend import Mask
 from model.attention import Attention
 from model.block import AttentionContext, Block
 from model.cache import Caches, Slots
+from model.cross import make_cross
 from model.masks import make_cross_mask, make_mask, renumbered
 
 # dicts of kinds, such as ATTENTIONS, come from the last file that adds to them
@@ -165,9 +166,3 @@ def make_block(config: ModelConfig, sizes: dict, memory_width: int | None) -> Bl
     if memory_width is not None:
         parts["cross"] = make_cross(config, sizes, memory_width)
     return build("model.block", BLOCKS, config.block, parts)
-
-
-def make_cross(config: ModelConfig, sizes: dict, memory_width: int) -> Attention:
-    widths = sizes | {"memory": (memory_width, memory_width)}
-    kinds = {name: kind for name, kind in ATTENTIONS.items() if "memory" in parameters_of(kind)}
-    return build("model.cross_attention", kinds, config.cross_attention, widths)

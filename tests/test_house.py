@@ -12,6 +12,7 @@ from data.mix import SOURCES
 from data.objectives import OBJECTIVES
 from data.tokenizers.train import TRAINERS
 from model.adapt import ADAPTS
+from model.cross import CROSS_ATTENTIONS
 from model.position import SCALINGS
 from tests.parts import PARTS, ROOT, names, part
 from training.optimizer import OPTIMIZERS
@@ -26,7 +27,7 @@ for folder in FOLDERS:
 CORE_MODULES = """
     configs.registry configs.describe configs.schema model model.transformer model.encoders model.block model.attention model.attend model.masks
     model.cache model.position model.norm model.feedforward model.moe model.embedding model.mlm model.init
-    model.stack model.blocks model.shift model.mla model.positions model.rope_scaling model.layers model.loss model.linear model.cpu model.cuda model.inference
+    model.stack model.blocks model.shift model.cross model.mla model.positions model.rope_scaling model.layers model.loss model.linear model.cpu model.cuda model.inference
     model.generate model.generate.decode model.generate.padding model.generate.replay model.generate.sampling model.generate.filters model.generate.beams
 """
 CORE = set(CORE_MODULES.split())
@@ -110,7 +111,9 @@ def test_every_kind_has_a_yaml_file(group):
 def test_every_yaml_file_has_every_option_of_its_kind(group, name):
     options = part(group, name)
     options.pop("val_fraction", None)  # which some data sets, too
-    expected = parameters_of(REGISTRIES[group][options.pop("kind")])
+    kind = options.pop("kind")
+    own = REGISTRIES[group][kind]
+    expected = parameters_of(own) | parameters_of(CROSS_ATTENTIONS.get(kind, own))
     assert set(options) == expected.keys() - SHARED.get(group, set())
     if "scaling" in options:
         kind = options["scaling"].pop("kind")

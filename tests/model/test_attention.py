@@ -12,7 +12,8 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
 )
 
 from model.attend import Mask, attend, attention_weights
-from model.attention import ATTENTIONS, Attention, MultiHeadAttention
+from model.attention import ATTENTIONS, Attention
+from model.cross import CrossAttention
 from model.masks import make_mask
 from model.mla import MultiHeadLatentAttention
 from model.norm import RMSNorm
@@ -27,7 +28,7 @@ CAUSAL = Mask(causal=True)
 
 def test_all_widths_are_independent():
     widths = {"head_dim": 5, "v_head_dim": 3}
-    attention = MultiHeadAttention(24, 4, (10, 14), queries_per_kv=2, **widths).double()
+    attention = CrossAttention(24, 4, (10, 14), queries_per_kv=2, **widths).double()
     x = randn(B, T, 24)
     keys = randn(B, S, 10, seed=1)
     values = randn(B, S, 14, seed=2)
@@ -44,7 +45,7 @@ def test_all_widths_are_independent():
     assert_same(attention(x, keys, values, mask=Mask()), expected)
 
     widths |= {"kdim": 10, "vdim": 14}
-    parts = MultiHeadAttention(24, 4, (24, 24), queries_per_kv=2, **widths).double()
+    parts = CrossAttention(24, 4, (24, 24), queries_per_kv=2, **widths).double()
     parts.load_state_dict(attention.state_dict())
     assert_same(parts(x, torch.cat([keys, values], -1), mask=Mask()), expected)
 

@@ -22,7 +22,10 @@ ERRORS = [
     ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
     ({"cross_attention": MHA}, "cross_attention is for an encoder_decoder; model.kind is decoder"),
     (CROSS, "an encoder_decoder needs attention@model.cross_attention, such as mha"),
-    ({"attention": MHA | {"kdim": 1}}, "kdim is 1, vdim None; the widths of the memory are .0, 0"),
+    (
+        CROSS | {"cross_attention": MHA | {"kdim": 41}},
+        "kdim is 41, vdim None; .* memory are .40, 40",
+    ),
     (CROSS | {"cross_attention": {"kind": "mla"}}, "cross_attention.*'mla'.*mha, gqa, mqa"),
     # one part
     ({"attention": {"kind": "mhaa"}}, "model.attention.kind is 'mhaa'; choose one of: mha, gqa, m"),

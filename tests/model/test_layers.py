@@ -98,7 +98,11 @@ ERRORS = [
     (["own"], {"ffnn": {}}, "model.layer_kinds.own.ffnn is no group of settings of one of: att"),
     (["own"], {"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw; the"),
     (["own"], {"position": {"kind": "learned"}}, "LearnedPosition adds to the embeddings"),
-    (["own"], {"cross_attention": {"sliding_window": 3}}, "not apply to cross-attention"),
+    (
+        ["own"],
+        {"cross_attention": {"sliding_window": 3}},
+        "setting model.cross_attention .*: sliding_window",
+    ),
 ]
 
 
