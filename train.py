@@ -132,7 +132,7 @@ def train(config: Config, origin: dict | None = None) -> float:
         with distributed.catch_signals(), saver.thread, closing(log):
             try:
                 loop(run, run_length, train_module, saver, log)
-                metrics = evaluate(run, watch=log.watch)
+                metrics = evaluate(run, bar=log.bar)
                 log.evaluation(metrics, full=True)
             except StopRequested:
                 if state.step:

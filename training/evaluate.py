@@ -7,17 +7,15 @@ python -m training.evaluate --run runs/book --tasks hellaswag,mine.yaml --limit 
 import json
 import math
 import sys
-from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 
-from rich.progress import track
+from rich.progress import Progress
 
 from configs.cli import ArgumentParser, expand_user, print, run_command
 from configs.compose import compose_node, key_of, to_config
 from configs.errors import DataError, errors_as
 from configs.registry import Count, check_value
-from data.batch import Batch
 from data.corpus import load_data
 from model.checkpoint import read_state
 from model.generate.options import add_options
@@ -44,11 +42,6 @@ OPTIONS = """
 --answers PATH      new file: source, target and prediction of each answer as JSON lines
 --json              print JSON
 """
-
-
-def watch(batches: Iterable[Batch], total: float) -> Iterable[Batch]:
-    """A progress bar, on a terminal."""
-    return track(batches, "evaluating", total, transient=True, disable=not sys.stdout.isatty())
 
 
 def build_run(place: str, which: str, overrides: list[str]) -> Run:
@@ -118,9 +111,10 @@ def main(args: list[str] | None = None) -> None:
     generates = options.beams or options.answers
     if generates and run.data.objective.input_kind in ("text", "labels"):
         raise ValueError("--beams and --answers need pairs or conversations")
-    with options.answers.open("x") if options.answers else nullcontext() as file:
+    bar = Progress(transient=True, disable=not sys.stdout.isatty())
+    with bar, options.answers.open("x") if options.answers else nullcontext() as file:
         exact = partial(exact_match, beams=options.beams or 0, file=file) if generates else None
-        metrics = evaluate(run, options.limit, watch, exact)
+        metrics = evaluate(run, options.limit, bar, exact)
 
     step = run.state.step
     n = min(run.data.validation.n, options.limit or math.inf)

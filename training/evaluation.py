@@ -3,11 +3,14 @@ validation set, the accuracy of its predictions, and a sample."""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
+from rich.progress import Progress
 
+from configs.errors import StopRequested
 from data.batch import Batch
+from training.distributed import received_signals
 from training.predictions import (
     ACCURACIES,
     Accuracy,
@@ -26,17 +29,24 @@ N_NEW = 48
 def evaluate(
     run: Run,
     limit: int | None = None,
-    watch: Callable[..., Iterable[Batch]] = lambda batches, total: batches,
+    bar: Progress | None = None,
     exact: Accuracy | None = None,
 ) -> dict:
     """Metrics over a fixed subset of `limit` validation examples, or over all of them; only the
-    latter have a confusion matrix. watch(batches, total) shows the progress. exact: an exact_match
-    that replaces the accuracy of the objective."""
+    latter have a confusion matrix. bar: shows the progress of a long evaluation, which a signal
+    stops. exact: an exact_match that replaces the accuracy of the objective."""
     data = run.data
     loader = data.validation
 
-    def batches() -> Iterable[Batch]:
-        return watch(loader.evaluation(limit), loader.n / loader.batch_size)
+    def batches() -> Iterator[Batch]:
+        found: Iterable[Batch] = loader.evaluation(limit)
+        if bar:
+            found = bar.track(found, loader.n / loader.batch_size, description="evaluating")
+        for batch in found:
+            # several processes would not all stop at the same batch
+            if bar and received_signals and run.world.size == 1:
+                raise StopRequested
+            yield batch
 
     metrics = mean_losses(run, batches())
     loss = metrics["val_loss"]

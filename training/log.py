@@ -3,7 +3,7 @@ weight."""
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -13,11 +13,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from configs.cli import print, warn
-from configs.errors import StopRequested
-from data.batch import Batch
 from model.runs import read_rows
 from training.cost import ideal_seconds
-from training.distributed import received_signals
 from training.plot import draw_run
 from training.predictions import draw_confusion
 from training.run import Run
@@ -111,14 +108,6 @@ class Log:
         if words := in_words(values):
             print(f"step {state.step:>6}  {words}  {ending}".rstrip())
         self.restart_clock()
-
-    def watch(self, batches: Iterable[Batch], total: float) -> Iterator[Batch]:
-        """Show the progress of a long evaluation. A signal stops it between two batches, unless
-        there are several processes."""
-        for batch in self.bar.track(batches, total, description="evaluating"):
-            if received_signals and self.run.world.size == 1:
-                raise StopRequested
-            yield batch
 
     def sample(self, texts: dict[str, str]) -> None:
         self.append("samples.jsonl", {"step": self.state.step, **texts})
