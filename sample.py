@@ -6,7 +6,7 @@ python sample.py --prompt "def "
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 from configs.cli import escape, print, run_command
 from configs.parts import load_parts
 from data.objectives import OBJECTIVES, Objective
-from data.tokenizers.tokenizer import Template
 from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import LoadedRun, load_run
 from model.generate.beams import beam_search
@@ -86,29 +85,19 @@ class Sampler:
         # usually a decoder continues its prompt, with which the output begins
         self.echoes = continues and not options.chat
         before = self.tokenizer.template[0]
-        after = []  # the end of a template would end the text
+        self.template = [before, []]  # its end would end the text
+        self.around = objective.prompt
         self.empty = before or [self.tokenizer.specials["end"]]  # the ids of an empty prompt
         self.complete = self.generate  # yields (row, the next piece of its text)
+
         if not continues:
-            before, after = self.set_up_other_task(kind)
-
-        self.to_ids: Callable[[Any], list[int]] = partial(
-            encode_prompt,
-            tokenizer=self.tokenizer,
-            context_length=config["model"]["context_length"],
-            slide=options.slide,
-            template=[before, after],
-            around=objective.prompt,
-            special=options.special,
-        )
-
+            self.set_up_other_task(kind)
         if options.chat:
             self.chat = Conversation(self, is_trained=objective.input_kind == "chat")
-            self.to_ids = self.chat.encode
 
-    def set_up_other_task(self, kind: str) -> Template:
+    def set_up_other_task(self, kind: str) -> None:
         """Set up what else a model may do with a prompt: generate a target, fill in masks, or tell
-        a class or a vector. Returns its template."""
+        a class or a vector."""
         before, after = self.tokenizer.template
         self.empty = []  # without ids, a prompt has no output
 
@@ -121,7 +110,7 @@ class Sampler:
             self.empty = before + after
         elif kind == "encoder":
             self.complete = partial(filled, self)
-        return [before, after]
+        self.template = [before, after]
 
     def answer(self, texts: list) -> None:
         """Print each text with its continuation, its target, or the text with its masks filled."""
@@ -160,7 +149,20 @@ class Sampler:
 
     def encode(self, prompt: Any, sample_id: int = 0) -> Row:
         options = self.options
-        ids = self.to_ids(prompt) or self.empty
+        if options.chat:
+            ids = self.chat.encode(prompt)
+        else:
+            ids = encode_prompt(
+                prompt,
+                self.tokenizer,
+                self.model.context_length,
+                options.slide,
+                self.template,
+                self.around,
+                options.special,
+            )
+
+        ids = ids or self.empty
         views = options.attention_map or options.explain
         if not ids and (options.embed or views or self.model.classes):
             raise ValueError("the text is empty")
