@@ -39,6 +39,7 @@ class ModelConfig:
     init: str
     layers: list[str] | None = None  # a pattern of layer_kinds, such as [window, full]
     layer_kinds: dict = field(default_factory=dict)
+    bigrams: Count | None = None  # rows of their table
     classes: list[str] | None = None  # of a classifier, in the order of its logits
 
 

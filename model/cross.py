@@ -99,4 +99,8 @@ CROSS_ATTENTIONS = Registry(
 def make_cross(config: ModelConfig, sizes: dict, memory_width: int) -> Attention:
     widths = sizes | {"memory": (memory_width, memory_width)}
     own = {name: kind for name, kind in ATTENTIONS.items() if "memory" in parameters_of(kind)}
-    return build("model.cross_attention", own | CROSS_ATTENTIONS, config.cross_attention, widths)
+    made = build("model.cross_attention", own | CROSS_ATTENTIONS, config.cross_attention, widths)
+    if isinstance(made, MultiHeadAttention) and not isinstance(made, CrossAttention):
+        name = type(made).__name__
+        raise ValueError(f"{name} reads no memory: let it inherit model.cross.CrossAttention")
+    return made

@@ -12,17 +12,18 @@ from configs.registry import build
 from configs.schema import ModelConfig
 from model.attend import Mask
 from model.attention import Attention
+from model.bigrams import Bigrams
 from model.block import AttentionContext, Block
-from model.cache import Caches, Slots
-from model.cross import make_cross
-from model.masks import make_cross_mask, make_mask, renumbered
 
 # dicts of kinds, such as ATTENTIONS, come from the last file that adds to them
+from model.blocks import BLOCKS
+from model.cache import Caches, KVCache, Slots
+from model.cross import make_cross
+from model.masks import make_cross_mask, make_mask, renumbered
 from model.mla import ATTENTIONS
 from model.moe import FFNS
 from model.norm import norm_factory
 from model.positions import POSITIONS
-from model.shift import BLOCKS
 
 
 class Stack(nn.Module):
@@ -51,6 +52,7 @@ class Stack(nn.Module):
         norm = norm_factory(config)
         self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
         self.drop = nn.Dropout(config.dropout)
+        self.bigrams = Bigrams(config.bigrams, config.d_model) if config.bigrams else None
         self.final_norm = norm() if blocks[-1].needs_final_norm else nn.Identity()
 
     def layer_configs(self, config: ModelConfig) -> list[ModelConfig]:
@@ -66,13 +68,19 @@ class Stack(nn.Module):
     def new_caches(self, size: int) -> Caches:
         """Make caches for decoding up to `size` tokens."""
         slots = Slots(size)
-        return Caches(slots, [block.new_states(slots) for block in self.blocks])
+        layers = [block.new_states(slots) for block in self.blocks]
+        if self.bigrams is not None:
+            layers[0]["bigrams"] = KVCache(slots)  # they stand before the first layer
+        return Caches(slots, layers)
 
     def forward(self, x: Tensor, *, caches: Caches | None = None, **inputs: Any) -> Tensor:
         """inputs: those of make_contexts."""
-        q_pos, contexts = self.make_contexts(x, caches, **inputs)
+        q_slots, q_pos, contexts = self.make_contexts(x, caches, **inputs)
         x = self.position.embed(x, q_pos)
         x = self.drop(self.embedding_norm(x))
+        if self.bigrams is not None:
+            cache = caches.layers[0]["bigrams"] if caches else None
+            x = self.bigrams(x, contexts[0].tokens, q_slots, q_pos, cache)
 
         for i, block in enumerate(self.blocks):
             states = caches.layers[i] if caches else {}
@@ -91,11 +99,11 @@ class Stack(nn.Module):
         documents: Tensor | None = None,
         memory: Tensor | None = None,
         memory_visible: Tensor | None = None,
-    ) -> tuple[Tensor, list[AttentionContext]]:
-        """Returns (the positions of the new tokens, the context of each layer). In a decoder without
-        windows, if nothing is cached or padded and there are no documents, the positions are 0 to
-        T - 1, and all layers share one causal mask. A slot is where a token is stored; its position
-        is its number in its text.
+    ) -> tuple[Tensor, Tensor, list[AttentionContext]]:
+        """Returns (the slots and the positions of the new tokens, the context of each layer). A slot
+        is where a token is stored; its position is its number in its text. In a decoder without
+        windows, if nothing is cached or padded and there are no documents, both are 0 to T - 1, and
+        all layers share one causal mask.
 
         tokens: (B, T), for parts that read them. visible: (B, S or more), false at padding, with
         a column for each cached token; once given, it must be given at every later step. documents:
@@ -119,6 +127,7 @@ class Stack(nn.Module):
         )
 
         contexts = {}
+        # once for each encoding, and for each (encoding, window)
         rotations = {encoding: encoding.rotary(x, q_pos) for encoding in dict(self.context_keys)}
         for encoding, window in dict.fromkeys(self.context_keys):
             seen = caches.slots.seen(window) if caches else slice(None)
@@ -128,7 +137,7 @@ class Stack(nn.Module):
             if mask.bias is not None:
                 mask = mask.cast_for(x)
             contexts[encoding, window] = common._replace(mask=mask, rotate=rotations[encoding])
-        return q_pos, [contexts[key] for key in self.context_keys]
+        return q_slots, q_pos, [contexts[key] for key in self.context_keys]
 
     def mask(self, encoding: Any, q_pos: Tensor, k_pos: Tensor, hiding: dict) -> Mask:
         """The mask of self-attention, in its cheapest form. hiding: what hides more than later

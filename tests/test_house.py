@@ -27,7 +27,7 @@ for folder in FOLDERS:
 CORE_MODULES = """
     configs.registry configs.describe configs.schema model model.transformer model.encoders model.block model.attention model.attend model.masks
     model.cache model.position model.norm model.feedforward model.moe model.embedding model.mlm model.init
-    model.stack model.blocks model.shift model.cross model.mla model.positions model.rope_scaling model.layers model.loss model.linear model.cpu model.cuda model.inference
+    model.stack model.blocks model.bigrams model.cross model.mla model.positions model.rope_scaling model.layers model.loss model.linear model.cpu model.cuda model.inference
     model.generate model.generate.decode model.generate.padding model.generate.replay model.generate.sampling model.generate.filters model.generate.beams
 """
 CORE = set(CORE_MODULES.split())

@@ -130,6 +130,8 @@ def describe(folder: Path, run: Run, steps: float) -> str:
     precision = world.precision
     dtype = str(precision.dtype).removeprefix("torch.")
     examples = data.objective.items
+    is_new = not (config.init_from or config.resume)
+    hint = "; for an export, add model.bigrams=null" if config.model.bigrams and is_new else ""
     vocab_size = data.tokenizer.vocab_size
     n_logits = len(config.model.classes or ()) or vocab_size
     begin = ""
@@ -150,7 +152,7 @@ def describe(folder: Path, run: Run, steps: float) -> str:
     lines = [
         f"run         {folder}{begin}",
         f"device      {precision.device}, {dtype}: {precision.reason}",
-        f"model       {config.model.kind}, {count_parameters(run.model)}",
+        f"model       {config.model.kind}, {count_parameters(run.model)}{hint}",
         f"data        {train.n_tokens:,} tokens, {train.n:,} {examples} to train on, "
         f"{data.validation.n:,} to validate",
         f"vocabulary  {vocab_size:,}; a uniform guess has loss {math.log(n_logits):.2f}",

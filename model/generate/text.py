@@ -90,6 +90,7 @@ class TextStream:
         if self.finish_reason:
             return ""
         self.finish_reason = reason
+
         self.pending += self.decode([], final=True)
         return self.emit(len(self.pending))
 

@@ -179,6 +179,10 @@ def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
 def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
     """The match of the class with this name, or of the first class that fits: the one that the
     model was imported from, if it still fits."""
+    if spec["bigrams"]:
+        raise HubError(
+            "no class of transformers has bigrams; for an export, train with model.bigrams=null"
+        )
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
 
     # its own class comes first, and the others stay as they are

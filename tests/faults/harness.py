@@ -22,7 +22,7 @@ STEPS = 4
 OVERRIDES = f"""
     name=run size=tiny precision=bf16 tokenizer=byte
     data=text data.path={HOME}/book.txt data.cache={HOME}/cache
-    model.context_length=16 model.d_model=16 model.n_layers=1 model.n_heads=2 model.dropout=0.1
+    model.context_length=16 model.d_model=16 model.n_layers=1 model.n_heads=2 model.dropout=0.1 model.bigrams=64
     train.steps={STEPS} train.batch_size=4 train.micro_batch_size=2
     eval.every=2 eval.max_examples=4 sample.every=3 checkpoint.every=1 log.every=1
 """.split()

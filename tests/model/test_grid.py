@@ -34,7 +34,7 @@ every_attention = pytest.mark.parametrize("attention", kinds("attention"))
 def config_of(architecture, **kinds):
     """An attention of your own may have no channels to rotate."""
     nodes = {group: kind_options(group, kind) for group, kind in kinds.items()}
-    config = tiny(architecture, **nodes)
+    config = tiny(architecture, bigrams=16, **nodes)
     if LOADED and kinds.get("position") == "rope":
         try:
             build_model(config, VOCABULARY)
@@ -52,7 +52,7 @@ def test_attention_and_position(attention, position, architecture):
 
 
 @every_architecture
-@pytest.mark.parametrize("block", [block for block in kinds("block") if block != "pre"])
+@pytest.mark.parametrize("block", kinds("block"))
 @every_attention
 def test_attention_and_block(attention, block, architecture):
     check(config_of(architecture, attention=attention, block=block, position="rope"))

@@ -4,10 +4,11 @@ networks and blocks without cross-attention are compared with transformers in hu
 import pytest
 import torch
 
+from model.bigrams import Bigrams
 from model.block import AttentionContext
+from model.blocks import BLOCKS
 from model.feedforward import FFNS
 from model.norm import LayerNorm
-from model.shift import BLOCKS, Bigram, TokenShift
 from tests.model.helpers import assert_same, randn
 from tests.parts import randomize
 
@@ -26,7 +27,7 @@ class Map(torch.nn.Module):
         return x @ self.weight
 
 
-@pytest.mark.parametrize("kind", sorted(BLOCKS.keys() - {"shift", "shift_bigram"}))
+@pytest.mark.parametrize("kind", sorted(BLOCKS))
 def test_norms_and_dropout(kind):
     """Three linear maps in a block, so that only sums and norms matter; no two norms are alike."""
     parts = {"attention": Map(1), "cross": Map(2), "ffn": Map(3)}
@@ -53,20 +54,18 @@ def test_norms_and_dropout(kind):
     assert_same(block(x, context), normed if kind == "post" else x)
 
 
-def test_token_shift_and_bigrams():
-    """Each token also reads the one before, in its document."""
-    context = AttentionContext(
-        mask=None, tokens=torch.tensor([[5, 7, 5, 7]]), documents=torch.tensor([[0, 0, 1, 1]])
-    )
+def test_bigrams():
+    """Each token also reads those before it. (Documents are in test_documents.py.)"""
+    slots = torch.arange(4)
+    inputs = torch.tensor([[5, 7, 5, 7]]), slots, slots[None], None
     x = randn(1, 4, 8)
-    shift = TokenShift(8).double()
-    shift.weight.data += 0.5
-    expected = x.clone()
-    expected[:, [1, 3]] += 0.5 * x[:, [0, 2]]
-    assert_same(shift(x, context, None), expected)
+    bigrams = randomize(Bigrams(16, 8).double())
+    first, second, *_ = bigrams.weights
+    [pairs] = bigrams(x * 0, *inputs)
+    assert torch.equal(pairs[1], pairs[3]) and not torch.equal(pairs[0], pairs[2])
 
-    bigram = randomize(Bigram(rows=16, d_model=8).double())
-    [split] = bigram(context, None)
-    [joined] = bigram(context._replace(documents=None), None)
-    assert torch.equal(split[:2], split[2:])
-    assert torch.equal(joined[:2], split[:2]) and not torch.equal(joined[2], joined[0])
+    bigrams.weights.data[2:] = 0
+    expected = x + pairs
+    expected[:, 1:] += first * x[:, :-1]
+    expected[:, 2:] += second * x[:, :-2]
+    assert_same(bigrams(x, *inputs), expected)

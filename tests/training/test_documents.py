@@ -21,7 +21,7 @@ ENDS = [[0, 5, 15], [2, 3, 9, 16], [], range(17)]
 VARIANTS = [
     {"attention": part("attention", "gqa", sliding_window=3)},
     {"attention": part("attention", "mha", logit_softcap=2.0)},
-    {"ffn": part("ffn", "moe")},
+    {"ffn": part("ffn", "moe"), "bigrams": 16},
     *(settings(pattern) for pattern in PATTERNS),
 ]
 

@@ -54,7 +54,7 @@ def read_found():
 def test_harness(model, run, tasks, capsys):
     from training.harness import Harness
 
-    folder = run(f"model={model}")
+    folder = run(f"model={model}", "model.bigrams=null")
     export_run(folder, "latest", Path("out"), None)
     theirs = lm_eval.simple_evaluate("hf", model_args="pretrained=out,device=cpu", tasks=tasks)
     Harness.run = load_pretrained(str(folder))

@@ -34,7 +34,7 @@ def build(overrides, specials=("end", "pad", "start", "mask")):
 NARROW = "model.layer_kinds.window.attention.sliding_window=5"
 EXPERTS = "ffn=moe model.ffn.expert.kind=geglu"
 EXPORTS = {
-    "model=modern tokenizer=bpe": "Persimmon",
+    "model=modern model.bigrams=null tokenizer=bpe": "Persimmon",
     "model=gpt2 tokenizer=bpe": "GPT2",
     "model=gpt2 attention=mha_nobias ffn=relu2 model.norm.bias=false model.norm.eps=1": "GPT2",
     "model=llama attention=mqa norm=rmsnorm_no_weight ffn=geglu model.attention.bias=true tokenizer=char": "Llama",
@@ -92,7 +92,8 @@ def test_a_class_that_replaces_the_tokenizer_is_refused(tmp_path):
 
 MISMATCHES = {
     "model=gpt2 position=relative": 'gpt2 .*"relative"; only "learned".*llama',
-    "model=modern model.head.tie_weights=true": (
+    "model=modern": "has bigrams; for an export, train with model.bigrams=null",
+    "model=modern model.bigrams=null model.head.tie_weights=true": (
         "persimmon .model.embedding_norm is true; only false is supported"
     ),
     "model=bert ffn=geglu": "roberta .type_vocab_size is 2; supported: 1",

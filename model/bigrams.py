@@ -1,0 +1,50 @@
+"""Bigrams: what each token reads of those before it without attention, which would otherwise have
+to find them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from model.embedding import make_table
+
+
+class Bigrams(nn.Module):
+    """x_t + w_1 x_(t-1) + ... + w_4 x_(t-4), and a vector for the pair of tokens at t-1 and t; what
+    is added is zero at first. Pairs are hashed into the rows of a table, and rare ones share rows,
+    as in fastText (arxiv.org/abs/1607.01759)."""
+
+    def __init__(self, rows: int, d_model: int):
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(4, d_model))
+        self.table = make_table(rows, d_model)
+
+    def reset(self) -> None:
+        nn.init.zeros_(self.table.weight)
+
+    def forward(
+        self, x: Tensor, tokens_BT: Tensor | None, slots: Tensor, pos: Tensor, cache: Any
+    ) -> Tensor:
+        """slots: (T,), where the new tokens are stored. pos: (1|B, T), their positions; there is no
+        token before position 0. cache: a KVCache, in decoding."""
+        if tokens_BT is None:
+            raise ValueError(
+                "model.bigrams needs the ids: call the stack with tokens=, or set it to null"
+            )
+        tokens_BT1 = tokens_BT[..., None]
+        pos_BT1 = pos[..., None]
+        all_BSC, ids_BS1 = x, tokens_BT1
+        if cache is not None:
+            all_BSC, ids_BS1 = cache.append(x, tokens_BT1)
+
+        def before(values: Tensor, lag: int) -> Tensor:
+            """Those of the tokens `lag` places before; where there are none, any."""
+            return values.index_select(1, (slots - lag) % values.shape[1])
+
+        for lag, weight in enumerate(self.weights, 1):
+            factors = weight * (pos_BT1 >= lag)  # zero where there are none
+            x = torch.addcmul(x, before(all_BSC, lag), factors.to(x.dtype))
+
+        previous_BT1 = (before(ids_BS1, 1) + 1) * (pos_BT1 > 0)  # 0 is no token
+        pair_BT1 = previous_BT1 * 27_191 ^ tokens_BT1 * 1_000_003
+        return x + self.table(pair_BT1[..., 0] % self.table.num_embeddings)
