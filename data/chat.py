@@ -218,14 +218,10 @@ def fit_to_chat(tokenizer: Tokenizer) -> None:
             tokenizer.files[name] = json.dumps(settings, indent=2)  # as in model/hub/tokenizer.py
 
 
-def encode_chats(template: ChatTemplate, job: list) -> list[tuple]:
-    """(chunk, its ids and their mask, or an error) for each chunk."""
-    encoded: list[tuple] = []
-
-    for chunk in job:
-        try:
-            with errors_as(DataError, str(chunk.name)):
-                encoded.append((chunk, template.encode(to_messages(chunk.texts))))
-        except DataError as error:
-            encoded.append((chunk, error))
-    return encoded
+def encode_chat(template: ChatTemplate, chunk: Any) -> Any:
+    """The ids of a conversation and their mask, or the error of one that the template refuses."""
+    try:
+        with errors_as(DataError, str(chunk.name)):
+            return template.encode(to_messages(chunk.texts))
+    except DataError as error:
+        return error

@@ -21,7 +21,7 @@ from rich.progress import track
 from configs.cli import expand_user, print, warn
 from configs.errors import DataError
 from configs.parts import LOADED, code_of
-from data.chat import ChatTemplate, encode_chats
+from data.chat import ChatTemplate, encode_chat
 from data.disk import atomic_folder
 from data.loader import prefetch
 from data.readers import rechunk
@@ -101,13 +101,15 @@ def tokenize(
     """Write the corpus."""
     to_ids = partial(encode, tokenizer)
     if source.input_kind == "chat":
-        to_ids = partial(encode_chats, ChatTemplate(tokenizer, tokenizer.date))
+        to_ids = partial(encode_chat, ChatTemplate(tokenizer, tokenizer.date))
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
 
     skipped: list[str] = []
     limit = getattr(source, "max_tokens", None) or sys.maxsize
     jobs = batch_chunks(split_chunks(source, skipped, held_out))
-    encoded = prefetch(to_ids, jobs, workers, 2 * workers)
+    encoded = prefetch(
+        lambda job: [(chunk, to_ids(chunk)) for chunk in job], jobs, workers, 2 * workers
+    )
     n_bytes = sum(size for _, size, _ in source.version())
 
     with (
@@ -166,17 +168,13 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
         yield job
 
 
-def encode(tokenizer: Tokenizer, job: list[Chunk]) -> Encoded:
-    encoded = []
-
-    for chunk in job:
-        ids = [tokenizer.encode(text) for text in chunk.texts]
-        if chunk.label is not None:
-            ids.append(np.frombuffer(chunk.label.encode(), np.uint8))
-        elif chunk.is_last:
-            ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
-        encoded.append((chunk, ids))
-    return encoded
+def encode(tokenizer: Tokenizer, chunk: Chunk) -> list:
+    ids = [tokenizer.encode(text) for text in chunk.texts]
+    if chunk.label is not None:
+        ids.append(np.frombuffer(chunk.label.encode(), np.uint8))
+    elif chunk.is_last:
+        ids[-1] = np.append(ids[-1], tokenizer.specials["end"])
+    return ids
 
 
 def texts_of(source: Source, held_out: HeldOut, include_val: bool) -> Iterator[str]:
