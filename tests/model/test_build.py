@@ -22,6 +22,7 @@ ERRORS = [
     ({"init": "random"}, "model.init is 'random'; choose one of: gpt2, bert, t5, vaswani, modern"),
     ({"cross_attention": MHA}, "cross_attention is for an encoder_decoder; model.kind is decoder"),
     (CROSS, "an encoder_decoder needs attention@model.cross_attention, such as mha"),
+    ({"attention": MHA | {"kdim": 1}}, r"unknown setting model.attention \(mha\): kdim"),
     (
         CROSS | {"cross_attention": MHA | {"kdim": 41}},
         "kdim is 41, vdim None; .* memory are .40, 40",
