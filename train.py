@@ -122,7 +122,8 @@ def train(config: Config, origin: dict | None = None) -> float:
 
         # the folder of the run, with what it needs besides its weights
         if not is_finished:  # a finished run keeps the settings that it was trained with
-            saver.begin(origin or {}, run_folder.environment(world), stored is not None)
+            origin = origin or {"code": run_folder.code_hashes()}
+            saver.begin(origin, run_folder.environment(world), stored is not None)
         print(run_folder.describe(folder, run, run_length.scheduled_steps))
         if config.resume and world.is_main:
             truncate_logs(folder, state.step)

@@ -86,7 +86,8 @@ def unknown_setting(key: str) -> str:
         for name in flatten(node, prefix):
             options[name].append(f"{path.parent.name}={path.stem}")
     if key in options:
-        return f"{key} is a setting of {' or '.join(options[key])}, which is not selected"
+        hint = "select it, also to resume a run that has it"
+        return f"{key} is a setting of {' or '.join(options[key])}, which is not selected; {hint}"
     groups = [folder.name for folder in CONFIGS.iterdir() if folder.is_dir()]
     if key in groups:
         return f"a preset cannot choose {key}=, which is composed later; an experiment can"

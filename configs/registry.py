@@ -92,8 +92,8 @@ def construct(
     with {"d_model": 64, "layer": 0}, MLP(d_model, expansion) gets a d_model, and no layer. The
     path, such as "train." or "optimizer (muon): ", precedes the name of an option in messages."""
     parameters = parameters_of(constructor)
-    arguments = {name: value for name, value in shared.items() if name in parameters}
-    known = {name: p for name, p in parameters.items() if name not in shared}
+    arguments = {name: shared[name] for name in parameters if name in shared}
+    known = {name: parameters[name] for name in parameters if name not in shared}
     # an unknown setting that is null is ignored: an older run may have one that no longer exists
     if unknown := [name for name in options if name not in known and options[name] is not None]:
         names = ", ".join(known) or "none"

@@ -68,5 +68,7 @@ def make_batch(
 
     if weights is not None:
         weights = torch.as_tensor(weights, dtype=torch.float32)
+        if weights.shape != targets.shape:
+            raise ValueError("the weights of a batch must have the shape of its targets")
     n = targets.numel() if n_tokens is None else n_tokens
     return Batch(tensors, targets, 0, weights, n).recount()

@@ -31,6 +31,9 @@ class Mask(NamedTuple):
         return scores_BHTS
 
 
+NO_MASK = Mask()
+
+
 def attention_weights(
     q_BHTD: Tensor,
     k_BGSD: Tensor,

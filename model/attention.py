@@ -99,10 +99,10 @@ class MultiHeadAttention(Attention):
         self.sliding_window = sliding_window
         self.dropout = dropout
 
-        key_width, value_width = memory or (d_model, d_model)
+        self.key_width, self.value_width = memory or (d_model, d_model)
         self.query = nn.Linear(d_model, n_heads * self.head_dim, bias=bias)
-        self.key = nn.Linear(key_width, self.n_groups * self.head_dim, bias=bias)
-        self.value = nn.Linear(value_width, self.n_groups * self.v_head_dim, bias=bias)
+        self.key = nn.Linear(self.key_width, self.n_groups * self.head_dim, bias=bias)
+        self.value = nn.Linear(self.value_width, self.n_groups * self.v_head_dim, bias=bias)
 
         # normalized queries and keys keep the softmax from saturating (arxiv.org/abs/2302.05442)
         head_norm = norm if qk_norm == "head" else nn.Identity

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from configs.registry import Registry
-from model.attend import Mask
+from model.attend import NO_MASK, Mask
 from model.attention import Attention
-from model.cache import MemoryCache, Slots, State
+from model.cache import Slots, State
 from model.norm import MakeNorm
 from model.position import Rotate
 
@@ -19,10 +19,10 @@ class AttentionContext(NamedTuple):
     """What a layer gets besides x; made once per forward pass for all layers of a kind, but for its
     states."""
 
-    mask: Mask = Mask()
+    mask: Mask = NO_MASK
     rotate: Rotate | None = None  # applies rotary position embeddings
     memory: Tensor | None = None  # the encoder's output
-    memory_mask: Mask = Mask()
+    memory_mask: Mask = NO_MASK
     visible: Tensor | None = None  # (B, T), false at padding
     documents: Tensor | None = None  # (B, T), the document number of each token
     tokens: Tensor | None = None  # (B, T), token ids
@@ -95,11 +95,9 @@ class Block(nn.Module):
         self.cross_norm = nn.Identity() if self.cross is None else norm()
 
     def new_states(self, slots: Slots) -> dict[str, State]:
-        """States for decoding, of each part that has new_cache(); cross-attention has a
-        MemoryCache."""
+        """States for decoding, of each part that has new_cache()."""
         parts: Any = self.named_children()
-        states = {name: part.new_cache(slots) for name, part in parts if hasattr(part, "new_cache")}
-        return states if self.cross is None else states | {"cross": MemoryCache()}
+        return {name: part.new_cache(slots) for name, part in parts if hasattr(part, "new_cache")}
 
 
 BLOCKS: Registry[type[Block]] = Registry(pre=Block)  # blocks.py has the others

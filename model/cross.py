@@ -2,63 +2,25 @@
 widths. Axes as in attention.py; here S are the positions of the memory."""
 
 from functools import partial
-from typing import Literal
+from typing import Any
 
 from torch import Tensor
 
-from configs.registry import Count, Positive, Registry, build, parameters_of
+from configs.registry import Count, Registry, build, check_value, parameters_of
 from configs.schema import ModelConfig
 from model.attend import Mask
 from model.attention import Attention, MultiHeadAttention, merge
-from model.cache import State
+from model.cache import MemoryCache, Slots, State
 from model.mla import ATTENTIONS
-from model.norm import MakeNorm, RMSNorm
 from model.position import Rotate
 
 
 class CrossAttention(MultiHeadAttention):
-    """`memory` has the widths of the inputs of keys and values. Keys read the first kdim channels of
-    theirs, values the last vdim (None: all), as in arxiv.org/abs/1702.04521. The other options are
-    those of MultiHeadAttention."""
+    """Keys read the first channels of the memory, values the last, as many as `memory` says: all, if
+    kdim and vdim are None (arxiv.org/abs/1702.04521)."""
 
-    def __init__(
-        self,
-        d_model: int,
-        n_heads: int,
-        memory: tuple[int, int],
-        queries_per_kv: Count | None = 1,
-        kdim: Count | None = None,
-        vdim: Count | None = None,
-        head_dim: Count | None = None,
-        v_head_dim: Count | None = None,
-        bias: bool = False,
-        o_bias: bool = False,
-        qk_norm: Literal["none", "head", "full"] = "none",
-        logit_softcap: Positive | None = None,
-        scale: Positive | None = None,
-        norm: MakeNorm = RMSNorm,
-        dropout: float = 0.0,
-    ):
-        if (kdim or 0) > memory[0] or (vdim or 0) > memory[1]:
-            raise ValueError(f"kdim is {kdim}, vdim {vdim}; the widths of the memory are {memory}")
-
-        self.key_width = kdim or memory[0]
-        self.value_width = vdim or memory[1]
-        super().__init__(
-            d_model,
-            n_heads,
-            (self.key_width, self.value_width),
-            queries_per_kv,
-            head_dim,
-            v_head_dim,
-            bias,
-            o_bias,
-            qk_norm,
-            logit_softcap,
-            scale=scale,
-            norm=norm,
-            dropout=dropout,
-        )
+    def new_cache(self, slots: Slots) -> State:
+        return MemoryCache()
 
     def forward(  # type: ignore[override]
         self,
@@ -97,10 +59,21 @@ CROSS_ATTENTIONS = Registry(
 
 
 def make_cross(config: ModelConfig, sizes: dict, memory_width: int) -> Attention:
-    widths = sizes | {"memory": (memory_width, memory_width)}
+    """kdim and vdim, which no other attention has, are how much of the memory is read."""
+    options: Any = dict(config.cross_attention or {})
+    kdim, vdim = (
+        check_value(f"model.cross_attention.{name}", options.pop(name, None), Count | None)
+        for name in ("kdim", "vdim")
+    )
+    if max(kdim or 0, vdim or 0) > memory_width:
+        widths = memory_width, memory_width
+        raise ValueError(f"kdim is {kdim}, vdim {vdim}; the widths of the memory are {widths}")
+
+    read = (kdim or memory_width, vdim or memory_width)
+    shared = sizes | {"memory": read, "sliding_window": None}
     own = {name: kind for name, kind in ATTENTIONS.items() if "memory" in parameters_of(kind)}
-    made = build("model.cross_attention", own | CROSS_ATTENTIONS, config.cross_attention, widths)
-    if isinstance(made, MultiHeadAttention) and not isinstance(made, CrossAttention):
+    made = build("model.cross_attention", own | CROSS_ATTENTIONS, options, shared)
+    if not isinstance(made, CrossAttention):
         name = type(made).__name__
-        raise ValueError(f"{name} reads no memory: let it inherit model.cross.CrossAttention")
+        raise ValueError(f"{name} is no cross-attention: let it inherit model.cross.CrossAttention")
     return made

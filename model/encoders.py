@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from configs.schema import ModelConfig
+from model.attend import Mask
 from model.cache import Caches
 from model.embedding import Embedding
 from model.transformer import ARCHITECTURES, Transformer, make_embedding, make_stack
@@ -63,8 +64,19 @@ class EncoderDecoder(Transformer):
         embed = self.source_embedding or self.embedding
         return self.encoder(embed(source), tokens=source, visible=visible)
 
-    def decode(self, tokens: Tensor, memory: Tensor, **options: Any) -> Tensor:
-        """Run the decoder; the options are those of Stack.forward."""
+    def decode(
+        self,
+        tokens: Tensor,
+        memory: Tensor,
+        *,
+        memory_visible: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Run the decoder. memory_visible: false at the padding of the memory; the other options are
+        those of Stack.forward."""
+        if memory_visible is not None:
+            bias_B11S = torch.where(memory_visible[:, None, None, :], 0.0, float("-inf"))
+            options["memory_mask"] = Mask(bias_B11S).cast_for(memory)
         return self.decoder(self.embedding(tokens), tokens=tokens, memory=memory, **options)
 
     def hidden(

@@ -28,11 +28,14 @@ def layer_config(config: ModelConfig, name: str) -> ModelConfig:
     parts = {}
 
     for part, changes in (config.layer_kinds[name] or {}).items():
+        path = f"model.layer_kinds.{name}.{part}"
         node = getattr(config, part) if part in PARTS else None
         if node is None or not isinstance(changes, dict):
-            path = f"model.layer_kinds.{name}.{part}"
             raise ValueError(f"{path} is no group of settings of one of: {', '.join(PARTS)}")
 
+        if changes.get("sliding_window") and node.get("sliding_window"):
+            reason = f"replaces model.{part}.sliding_window in these layers"
+            raise ValueError(f"{path}.sliding_window {reason}; set only one of them")
         parts[part] = merged(node, changes)
     return replace(config, **parts)
 
@@ -55,7 +58,8 @@ class LayeredStack(Stack):
         return [pattern[i % len(pattern)] for i in range(config.n_layers)]
 
     def make_positions(self, config: ModelConfig, sizes: dict) -> None:
-        """Build the encodings; only self.position, the model's, may add to the embeddings."""
+        """Build the encodings. If there are several, none may add to the embeddings, which all layers
+        read."""
         attentions = [block.attention for block in self.blocks]
         pairs = zip(self.configs, attentions, strict=True)
         own = [(layer.position, attention.rotary_dim) for layer, attention in pairs]
@@ -67,18 +71,20 @@ class LayeredStack(Stack):
             if key not in distinct:
                 distinct.append(key)
 
-        encodings = [
-            build("model.position", POSITIONS, node, sizes | {"rotary_dim": rotary_dim})
-            for node, rotary_dim in distinct
-        ]
+        encodings = []
+        for node, rotary_dim in distinct:
+            place = "model.position" if node == config.position else "model.layer_kinds.*.position"
+            encodings.append(build(place, POSITIONS, node, sizes | {"rotary_dim": rotary_dim}))
+
         self.context_keys = [
             (encodings[distinct.index(key)], attention.sliding_window)
             for key, attention in zip(own, attentions, strict=True)
         ]
 
         self.position, *others = encodings
-        for encoding in others:
+        for encoding in encodings if others else []:
             if type(encoding).embed is not Position.embed:
                 name = type(encoding).__name__
-                raise ValueError(f"{name} adds to the embeddings: it is the same in all layers")
+                hint = "no kind in model.layers may have another position"
+                raise ValueError(f"{name} adds to the embeddings of all layers: with it, {hint}")
         self.layer_positions = nn.ModuleList(others)

@@ -46,11 +46,6 @@ def make_mask(
     return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
 
 
-def make_cross_mask(visible: Tensor) -> Mask:
-    """The mask of cross-attention hides only the padding of the memory."""
-    return Mask(torch.where(visible[:, None, None, :], 0.0, float("-inf")))
-
-
 def renumbered(
     q_slots: Tensor, k_slots: Tensor, visible: Any, documents: Tensor | None
 ) -> tuple[Tensor, Tensor]:

@@ -218,8 +218,8 @@ def main(args: list[str] | None = None) -> None:
     ignored = Config.__dataclass_fields__.keys() - {"model", "parts"}
     for override in options.overrides:
         if re.split("[.@]", key_of(override))[0] in ignored:
-            hint = "--documents 2,4 shows documents in one row"
-            raise ValueError(f"{override} does not change the shapes of a model; {hint}")
+            hint = "; --documents 2,4 shows documents in one row" * ("document" in override)
+            raise ValueError(f"{override} does not change the shapes of a model{hint}")
 
     config = compose(["size=tiny", *options.overrides]).model
     if config.layers:  # show a whole pattern

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from configs.registry import build
 from configs.schema import ModelConfig
-from model.attend import Mask
+from model.attend import NO_MASK, Mask
 from model.attention import Attention
 from model.bigrams import Bigrams
 from model.block import AttentionContext, Block
@@ -19,7 +19,7 @@ from model.block import AttentionContext, Block
 from model.blocks import BLOCKS
 from model.cache import Caches, KVCache, Slots
 from model.cross import make_cross
-from model.masks import make_cross_mask, make_mask, renumbered
+from model.masks import make_mask, renumbered
 from model.mla import ATTENTIONS
 from model.moe import FFNS
 from model.norm import norm_factory
@@ -98,7 +98,7 @@ class Stack(nn.Module):
         visible: Tensor | None = None,
         documents: Tensor | None = None,
         memory: Tensor | None = None,
-        memory_visible: Tensor | None = None,
+        memory_mask: Mask = NO_MASK,
     ) -> tuple[Tensor, Tensor, list[AttentionContext]]:
         """Returns (the slots and the positions of the new tokens, the context of each layer). A slot
         is where a token is stored; its position is its number in its text. In a decoder without
@@ -107,16 +107,12 @@ class Stack(nn.Module):
 
         tokens: (B, T), for parts that read them. visible: (B, S or more), false at padding, with
         a column for each cached token; once given, it must be given at every later step. documents:
-        (B, T), the document number of each token, ascending: each document is treated as if alone.
-        memory_visible: like visible, for the memory."""
+        (B, T), the document number of each token, ascending: each document is treated as if alone."""
         q_slots = k_slots = torch.arange(x.shape[1], device=x.device)
         if caches:
             q_slots, k_slots = caches.slots.reserve(len(q_slots), x.device)
 
         q_pos, k_pos = self.position_numbers(q_slots, k_slots, visible, documents)
-        memory_mask = Mask()
-        if memory_visible is not None:
-            memory_mask = make_cross_mask(memory_visible).cast_for(x)
         common = AttentionContext(
             memory=memory,
             memory_mask=memory_mask,
@@ -133,13 +129,11 @@ class Stack(nn.Module):
             seen = caches.slots.seen(window) if caches else slice(None)
             shown = None if visible is None else visible[:, seen]
             hiding = {"sliding_window": window, "visible": shown, "documents": documents}
-            mask = self.mask(encoding, q_pos, k_pos[:, seen], hiding)
-            if mask.bias is not None:
-                mask = mask.cast_for(x)
+            mask = self.mask(x, encoding, q_pos, k_pos[:, seen], hiding)
             contexts[encoding, window] = common._replace(mask=mask, rotate=rotations[encoding])
         return q_slots, q_pos, [contexts[key] for key in self.context_keys]
 
-    def mask(self, encoding: Any, q_pos: Tensor, k_pos: Tensor, hiding: dict) -> Mask:
+    def mask(self, x: Tensor, encoding: Any, q_pos: Tensor, k_pos: Tensor, hiding: dict) -> Mask:
         """The mask of self-attention, in its cheapest form. hiding: what hides more than later
         tokens, as options of make_mask; None hides nothing."""
         options = hiding | {"bias": encoding.bias(q_pos, k_pos)}
@@ -149,7 +143,7 @@ class Stack(nn.Module):
         is_plain = all(option is None for option in options.values())
         if is_plain and (is_square or q_pos.shape[1] == 1):
             return Mask(causal=self.causal and is_square)
-        return make_mask(q_pos, k_pos, causal=self.causal, **options)
+        return make_mask(q_pos, k_pos, causal=self.causal, **options).cast_for(x)
 
     def position_numbers(
         self, q_slots: Tensor, k_slots: Tensor, visible: Tensor | None, documents: Tensor | None

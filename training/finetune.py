@@ -38,6 +38,11 @@ def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictCo
         )
 
     start = init_settings(node.init_from)
+
+    sources = [node.data, *node.data.get("sources", {}).values()]
+    has_labels = any(source.get("label") for source in sources)
+    if "model.head.pooling" in keys and not (has_labels and start["model"]["kind"] == "encoder"):
+        raise ValueError("model.head.pooling is for model.kind=encoder and a data.label")
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     changed.model = start["model"]
     changed.tokenizer = start["tokenizer"]

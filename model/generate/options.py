@@ -59,8 +59,8 @@ DEFAULTS = {
     "system": [],
 }
 # names of options
-RANDOM = "top_k top_p min_p n"
-SAMPLING = f"{RANDOM} temperature repetition_penalty seed"
+RANDOM = "top_k top_p min_p n seed"
+SAMPLING = f"{RANDOM} temperature repetition_penalty"
 GENERATION = f"{SAMPLING} max_new_tokens stop beams length_penalty"
 OUTPUTS = {"attention_map": (".png", ".pdf", ".svg"), "explain": (".html",)}
 SETTINGS: dict[str, dict] = {

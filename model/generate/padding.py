@@ -21,19 +21,21 @@ def slide(state: Any) -> None:
     their last slots; the other rows stay as they are."""
     context = state.model.context_length
     half = context // 2 or 1
+
     full = [number for number, row in enumerate(state.rows) if len(row) > context]
     for number in full:
         del state.rows[number][:-half]
 
     # the newest id of each row is in no cache yet: the next step reads it
-    n_dropped = context + 1 - state.longest()
+    n_dropped = context + 1 - max(map(len, state.rows))
     state.caches.keep(n_dropped, context)
 
     if state.visible is not None:
         state.visible.copy_(visible_slots(state.rows, state.size, state.prompts_BT.device))
-    caches = state.model.new_caches(half - 1)
 
+    caches = state.model.new_caches(half - 1)
     if half > 1:
         unread = [state.rows[number][:-1] for number in full]
         state.hidden(state.prompts_BT.new_tensor(unread), full, caches=caches)
+
     state.caches.overwrite_rows(full, caches)

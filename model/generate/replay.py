@@ -112,7 +112,7 @@ def replayed(
 
         # the host reads the ids of a step while the GPU computes the next ones; it must have read
         # all if a row may have to slide, because that needs its newest ids
-        may_slide = state.longest() + len(copies) > state.model.context_length
+        may_slide = max(map(len, state.rows)) + len(copies) > state.model.context_length
         must_wait = may_slide or step + 1 == count
 
         while copies and (must_wait or len(copies) > DELAY):

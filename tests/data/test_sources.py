@@ -3,6 +3,7 @@ where."""
 
 import ast
 import os
+from functools import partial
 from pathlib import Path
 
 import pandas
@@ -16,6 +17,8 @@ from data.corpus import load_data
 from data.readers import read_lines, rechunk, stdlib_files
 from data.store import TRAIN, VALIDATION
 from tests.data.corpora import chunks_of, source
+
+refused = partial(pytest.raises, DataError)
 
 
 def read(found):
@@ -62,7 +65,7 @@ def test_tables_are_no_text(name, path):
     Path("a").mkdir()
     Path("a/c.json").write_text("{}")
     Path(name).write_bytes(b"")
-    with pytest.raises(DataError, match=f"has tables .1., such as {name}; data=table reads one of"):
+    with refused(match=f"has tables .1., such as {name}; data=table reads one of"):
         read(text(path or name))
     Path(name).unlink()
     assert read(text(".")) == ["{}"], "settings of programs are text"
@@ -99,8 +102,7 @@ def test_chunks_are_short_also_without_a_token_boundary(monkeypatch):
 
 def test_half_a_character_at_the_end_is_not_text():
     Path("t.txt").write_bytes("é".encode() * 600_000 + b"\xe6\x9d")
-    sentence = r"t.txt is not UTF-8 \(unexpected end of data\); set data.encoding"
-    with pytest.raises(DataError, match=sentence):
+    with refused(match=r"t.txt is not UTF-8 \(unexpected end of data\); set data.encoding"):
         read(text("t.txt"))
 
 
@@ -143,7 +145,7 @@ def test_compressed_files_read_as_plain_ones(ending, codec):
     assert len(read(text(place, split_on="line"))) == 99_999
     whole = Path(place).read_bytes()
     Path(place).write_bytes(whole[:-9])
-    with pytest.raises(DataError, match=f"cannot read {place}: Truncated"):
+    with refused(match=f"cannot read {place}: Truncated"):
         read(text(place))
 
 
@@ -183,7 +185,7 @@ def test_nested_fields(name):
     assert read(table(path, field="doc.title")) == ["flat"]
     found = source("pairs", path=path, source="doc.body", target="doc.more.x")
     assert pairs(found) == [("deep", "deeper")]
-    with pytest.raises(DataError, match="has None as 'doc.boddy', not text; its fields are: doc"):
+    with refused(match="has None as 'doc.boddy', not text; its fields are: doc"):
         read(table(path, field="doc.boddy"))
     assert read(source("hub", id="set", field="doc.body")) == ["deep"]
 
@@ -207,7 +209,7 @@ def test_nested_fields(name):
 )
 def test_what_cannot_be_read_is_located(name, content, sentence):
     Path(name).write_text(content)
-    with pytest.raises(DataError, match=sentence):
+    with refused(match=sentence):
         read(table("."))
 
 
@@ -231,17 +233,18 @@ def test_a_dataset_in_a_folder(streaming, monkeypatch, tmp_path):
     assert read(found) == TEXTS
     [(name, _, _)] = found.version()
     assert name == str(tmp_path / "set/train.parquet")
-    with pytest.raises(DataError, match="cannot read .*split"):
+    with refused(match="cannot read .*split"):
         read(source("hub", id="set", streaming=streaming, split="middle"))
     datasets.Dataset.from_list(ROWS).save_to_disk("saved")
-    with pytest.raises(DataError, match="cannot read .*saved using `save_to_disk`"):
+    with refused(match="cannot read .*saved using `save_to_disk`"):
         read(source("hub", id="saved", streaming=streaming))
 
 
 def test_the_hub_offline():
     found = source("tinystories", cache=".")
-    sentence = "cannot get roneneldan/TinyStories from the Hugging Face Hub .*data.id=FOLDER"
-    with pytest.raises(DataError, match=sentence):
+    with refused(
+        match="cannot get roneneldan/TinyStories from the Hugging Face Hub .*data.id=FOLDER"
+    ):
         found.version()
     Path("roneneldan--TinyStories@None.commit").write_text("abc123")
     assert found.version() == [("abc123", 0, 0)], "the last that is known"
@@ -250,7 +253,7 @@ def test_the_hub_offline():
 def test_shakespeare_offline(monkeypatch):
     for proxy in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
-    with pytest.raises(DataError, match="cannot download https://.*; put a copy .*: .*refused"):
+    with refused(match="cannot download https://.*; put a copy .*: .*refused"):
         load_data(compose(["data=shakespeare", "data.cache=new"]))
     Path("new/tinyshakespeare.txt").write_text("To be")
     assert read(source("shakespeare", cache="new")) == ["To be"]
@@ -269,7 +272,7 @@ def test_parallel_files():
     found = source("parallel", source="a.en", target="a.de")
     assert pairs(found) == [("one", "eins"), ("two", "zwei")]
     target.write_text("eins\nzwei\ndrei\n")
-    with pytest.raises(DataError, match="need equally many lines; only one of them has a line 3"):
+    with refused(match="need equally many lines; only one of them has a line 3"):
         pairs(found)
     Path("a.en").write_text("one\n\ntwo\n")
     target.write_text("eins\n\nf\xfcnf\n", "latin-1")

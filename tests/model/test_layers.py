@@ -93,20 +93,24 @@ def test_the_first_layer_may_have_no_rotary_channels(monkeypatch):
     assert net_of(["still", "full"], layer_kinds=kinds).stack.position.width == 8
 
 
+def test_what_is_added_to_the_embeddings_is_in_all_layers():
+    with pytest.raises(ValueError, match="with it, no kind in model.layers may have another posit"):
+        net_of(["nope", "full"], position=part("position", "learned"))
+
+
 ERRORS = [
-    (["windw"], {}, "model.layers is .'windw'.; expected names of model.layer_kinds: full, window"),
-    (["own"], {"ffnn": {}}, "model.layer_kinds.own.ffnn is no group of settings of one of: att"),
-    (["own"], {"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw; the"),
-    (["own"], {"position": {"kind": "learned"}}, "LearnedPosition adds to the embeddings"),
-    (
-        ["own"],
-        {"cross_attention": {"sliding_window": 3}},
-        "setting model.cross_attention .*: sliding_window",
-    ),
+    ("windw", "model.layers is .'windw'.; expected names of model.layer_kinds: full, window"),
+    ({"ffnn": {}}, "model.layer_kinds.own.ffnn is no group of settings of one of: att"),
+    ({"attention": {"windw": 3}}, "unknown setting model.attention .gqa.: windw; the"),
+    ({"attention": {"sliding_window": 3}}, "replaces model.attention.sliding_window in these la"),
+    ({"position": {"kind": "learned"}}, "LearnedPosition adds to the embeddings"),
+    ({"cross_attention": {"sliding_window": 3}}, "setting model.cross_attention .*: sliding_windo"),
 ]
 
 
-@pytest.mark.parametrize("pattern, own, message", ERRORS)
-def test_errors(pattern, own, message):
+@pytest.mark.parametrize("own, message", ERRORS)
+def test_errors(own, message):
+    pattern = [own] if own == "windw" else ["own"]
+    attention = part("attention", "gqa", sliding_window=5)
     with pytest.raises(ValueError, match=message):
-        net_of(pattern, "encoder_decoder", layer_kinds=KINDS | {"own": own})
+        net_of(pattern, "encoder_decoder", layer_kinds=KINDS | {"own": own}, attention=attention)

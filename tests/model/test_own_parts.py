@@ -71,6 +71,11 @@ def test_a_part_is_told_its_layer_and_its_reset_comes_after_the_scheme(monkeypat
         assert (block.attention.gate.bias == depth).all()
 
 
+def refused(message, attention="mha", **settings):
+    with pytest.raises(ValueError, match=message):
+        build_model(tiny(attention={"kind": attention}, **settings), 23)
+
+
 def test_a_part_without_sizes_needs_no_rotation(monkeypatch):
     class Bare(Attention):
         def __init__(self, d_model: int):
@@ -82,10 +87,8 @@ def test_a_part_without_sizes_needs_no_rotation(monkeypatch):
 
     monkeypatch.setitem(ATTENTIONS, "bare", Bare)
     alive(tiny(attention={"kind": "bare"}))(tokens(1, 5))
-    with pytest.raises(ValueError, match="rope needs an even number above 0"):
-        build_model(tiny(attention={"kind": "bare"}, position=part("position", "rope")), 23)
+    refused("rope needs an even number above 0", "bare", position=part("position", "rope"))
     monkeypatch.setitem(ATTENTIONS, "other", lambda: nn.Identity())
-    with pytest.raises(
-        ValueError, match="Identity is no attention: let it inherit model.attention"
-    ):
-        build_model(tiny(attention={"kind": "other"}), 23)
+    refused("Identity is no attention: let it inherit model.attention", "other")
+    monkeypatch.setitem(ATTENTIONS, "self", MeanValues)
+    refused("MeanValues is no cross", kind="encoder_decoder", cross_attention={"kind": "self"})

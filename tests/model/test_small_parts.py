@@ -48,7 +48,6 @@ def test_norms_and_dropout(kind):
             expected = expected + layer(norm(x if is_parallel else expected))
     context = AttentionContext(mask=None, memory=x)
     assert_same(block(x, context), expected)
-
     block.train().drop.p = 1.0  # of the output of each sub-layer
     normed = block.ffn_norm(block.cross_norm(block.attention_norm(x)))
     assert_same(block(x, context), normed if kind == "post" else x)
@@ -62,7 +61,6 @@ def test_bigrams():
     bigrams = randomize(Bigrams(16, 8).double())
     [pairs] = bigrams(x * 0, *inputs)
     assert torch.equal(pairs[1], pairs[3]) and not torch.equal(pairs[0], pairs[2])
-
     expected = x + pairs
     for lag, weight in enumerate(bigrams.weights, 1):
         expected[:, lag:] += weight * x[:, :-lag]

@@ -95,6 +95,8 @@ def test_a_run_is_resumed_evaluated_and_tuned(fit, start, command):
     write([1, 10, 2], name="numbers.jsonl")
     numbers = [*LABELLED, "data.path=numbers.jsonl"]
     start("model=modern_encoder", "name=base")
+    pooled = start("init_from=runs/base", "model.head.pooling=mean", code=2).err
+    assert "model.head.pooling is for model.kind=encoder and a data.label" in pooled
     start("init_from=runs/base", *numbers, "adapt=lora", "model.head.pooling=mean", "name=tuned")
     tuned = load_run("runs/tuned").model
     assert tuned.classes == ["1", "10", "2"]

@@ -156,6 +156,7 @@ EXPERT = "model.layers.1.block_sparse_moe.experts.3.w1.weight"
 NORM = "model.layers.1.input_layernorm.weight"
 LLAMA = "llama, one key for two queries"
 CLASSIFIER = dict(architectures=["BertForSequenceClassification"])
+SEVERAL = "regression and several labels for a text are not"
 BAD_FOLDERS = [
     (LLAMA, dict(model_type="mamba"), "mamba is not supported; did you mean one of: .*llama"),
     (LLAMA, dict(hidden_size=...), "has the shape .*; config.json needs "),
@@ -193,16 +194,8 @@ BAD_FOLDERS = [
         {"lm_head.weight": torch.ones(ROWS, 32)},
         "config.json has no place for lm_head.weight",
     ),
-    (
-        "bert",
-        CLASSIFIER | dict(id2label={0: "score"}),
-        "regression and several labels for a text are not",
-    ),
-    (
-        "bert",
-        CLASSIFIER | dict(problem_type="multi_label_classification"),
-        "regression and several labels for",
-    ),
+    ("bert", CLASSIFIER | dict(id2label={0: "score"}), SEVERAL),
+    ("bert", CLASSIFIER | dict(problem_type="multi_label_classification"), SEVERAL),
     ("mixtral", {EXPERT: ...}, "cannot load the weights: .*conversion of the weights"),
 ]
 
