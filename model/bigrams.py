@@ -10,9 +10,9 @@ from model.embedding import make_table
 
 
 class Bigrams(nn.Module):
-    """x_t + w_1 x_(t-1) + ... + w_4 x_(t-4), and a vector for the pair of tokens at t-1 and t; what
-    is added is zero at first. Pairs are hashed into the rows of a table, and rare ones share rows,
-    as in fastText (arxiv.org/abs/1607.01759)."""
+    """x_t + w_1 x_(t-1) + ... + w_4 x_(t-4), and a vector for the pair of tokens at t-1 and t, which
+    is zero at first. Pairs are hashed into the rows of a table, and rare ones share rows, as in
+    fastText (arxiv.org/abs/1607.01759)."""
 
     def __init__(self, rows: int, d_model: int):
         super().__init__()
@@ -21,6 +21,7 @@ class Bigrams(nn.Module):
 
     def reset(self) -> None:
         nn.init.zeros_(self.table.weight)
+        nn.init.constant_(self.weights, 0.15)
 
     def forward(
         self, x: Tensor, tokens_BT: Tensor | None, slots: Tensor, pos: Tensor, cache: Any
