@@ -43,9 +43,11 @@ def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictCo
     has_labels = any(source.get("label") for source in sources)
     if "model.head.pooling" in keys and not (has_labels and start["model"]["kind"] == "encoder"):
         raise ValueError("model.head.pooling is for model.kind=encoder and a data.label")
+
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     changed.model = start["model"]
     changed.tokenizer = start["tokenizer"]
+
     kept = {group: choices[group] for group in choices if group not in MODEL_GROUPS}
     if "optimizer" not in keys and node.optimizer.kind == "muon":
         kept["optimizer"] = "lora" if node.adapt.kind == "lora" else "finetune"

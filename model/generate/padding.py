@@ -12,6 +12,7 @@ def visible_slots(rows: Rows, size: int, device: torch.device) -> Tensor:
     """The mask of slots: false at a row's padding, true at its tokens and later ones. It has `size`
     columns, or without a size those of the tokens."""
     longest = max(map(len, rows))
+
     starts_B1 = torch.tensor([[longest - len(row)] for row in rows], device=device)
     return torch.arange(size or longest, device=device) >= starts_B1
 
