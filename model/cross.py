@@ -67,12 +67,14 @@ def make_cross(config: ModelConfig, sizes: dict, memory_width: int) -> Attention
     )
     if max(kdim or 0, vdim or 0) > memory_width:
         widths = memory_width, memory_width
-        raise ValueError(f"kdim is {kdim}, vdim {vdim}; the widths of the memory are {widths}")
+        reason = f"the widths of the memory are {widths}"
+        raise ValueError(f"model.cross_attention.kdim is {kdim}, vdim {vdim}; {reason}")
 
     read = (kdim or memory_width, vdim or memory_width)
     shared = sizes | {"memory": read, "sliding_window": None}
-    own = {name: kind for name, kind in ATTENTIONS.items() if "memory" in parameters_of(kind)}
-    made = build("model.cross_attention", own | CROSS_ATTENTIONS, options, shared)
+    known = ATTENTIONS | CROSS_ATTENTIONS
+    kinds = {name: kind for name, kind in known.items() if "memory" in parameters_of(kind)}
+    made = build("model.cross_attention", kinds, options, shared)
     if not isinstance(made, CrossAttention):
         name = type(made).__name__
         raise ValueError(f"{name} is no cross-attention: let it inherit model.cross.CrossAttention")

@@ -10,8 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from configs.cli import print, warn
-from configs.compose import CONFIGS, read_yaml
+from configs.compose import CONFIGS, read_yaml, to_config
 from configs.schema import Config, ModelConfig
+from data.corpus import build_data
 from model.pretrained import init_settings, load_pretrained
 from model.transformer import build_model
 from model.weights import assign_weights, frozen_tensors, model_tensors
@@ -39,11 +40,6 @@ def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictCo
 
     start = init_settings(node.init_from)
 
-    sources = [node.data, *node.data.get("sources", {}).values()]
-    has_labels = any(source.get("label") for source in sources)
-    if "model.head.pooling" in keys and not (has_labels and start["model"]["kind"] == "encoder"):
-        raise ValueError("model.head.pooling is for model.kind=encoder and a data.label")
-
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
     changed.model = start["model"]
     changed.tokenizer = start["tokenizer"]
@@ -62,6 +58,9 @@ def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictCo
     if isinstance(wanted, int) and wanted > longest:
         reason = f"and {node.init_from} has {longest}; it can only be shortened"
         raise ValueError(f"model.context_length is {wanted}, {reason}")
+
+    if "model.head.pooling" in keys:  # then it is checked as that of a new model
+        build_data(replace(to_config(changed), init_from=None))
     return changed, kept
 
 
