@@ -33,7 +33,7 @@ class PairLoader(Loader):
         self.n_tokens = (lengths if kind == "pairs" else lengths[:, 0]).sum()
         used = ~is_too_long | (too_long != "drop")
 
-        if kind == "chat":  # its second text is a mask of the answers
+        if kind == "chat":
             for i in np.flatnonzero(is_too_long):
                 mask = self.file.text(starts[i, 1], truncated[i, 1])
                 used[i] &= mask[1:].any()
@@ -49,6 +49,8 @@ class PairLoader(Loader):
                 truncate = f"objective={name} objective.too_long=truncate"
                 hint = f"choose {truncate}, or raise the model.context_length of a new model"
                 raise DataError(f"{problem}; {hint}")
+            if too_long == "truncate" and not used.all():
+                problem += f", {sum(~used)} of them even without an answer, and dropped"
             warn(f"{problem}; objective.too_long is {too_long}")
 
         self.starts = starts[used]

@@ -85,6 +85,6 @@ class LayeredStack(Stack):
         for encoding in encodings if others else []:
             if type(encoding).embed is not Position.embed:
                 name = type(encoding).__name__
-                hint = "no kind in model.layers may have another position"
+                hint = "no kind in model.layers may have another position, or another head_dim"
                 raise ValueError(f"{name} adds to the embeddings of all layers: with it, {hint}")
         self.layer_positions = nn.ModuleList(others)

@@ -49,6 +49,8 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     known = flatten(stored)
     usual = read_yaml(CONFIGS / "train.yaml")
     del usual["defaults"], usual["hydra"]
+    if stored["init_from"]:
+        del usual["model"]
 
     # as stored, with today's defaults for settings that did not exist then
     changed: Any = OmegaConf.merge(usual, stored)

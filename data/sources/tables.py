@@ -142,6 +142,9 @@ def read_turns(place: str, row: Any) -> list[str]:
     output are two messages."""
     row = row if isinstance(row, dict) else {"messages": row}
     messages = row.get("messages")
+    for name in ("system", "history", "tools"):
+        if row.get(name):
+            raise DataError(f"{place} has {name!r}, which is not read; write it as messages")
     for question, answer in PAIRS.items():
         if messages is None and question in row:
             asked = row[question]

@@ -171,7 +171,7 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
     if options.given:
         check_kind(options, kind, continues)
         if sampling.temperature == 0:
-            refuse(RANDOM, options, "greedy decoding (temperature 0) has one result")
+            refuse(RANDOM, options, "greedy decoding has one result; set --temperature above 0")
     return sampling
 
 

@@ -2,13 +2,11 @@
 
 NO_DOCUMENTS = "data.document_mask=true needs objective=next_token, not"
 CONFIG = {
-    # names
     "train.stepz=5": r"unknown setting train.stepz \(did you mean train.steps\?\)",
     "modle=llama": r"unknown setting modle \(did you mean model\?\)",
     "model.attention.queries_per_kv=2": "is a setting of attention=gqa or .*, which is not sel",
     # what other projects call them
     "lr=1": r"unknown setting lr \(did you mean optimizer.lr\?\)",
-    # options
     "data.document_mask=true model=bert": NO_DOCUMENTS,
     "data.document_mask=true model=t5": NO_DOCUMENTS,
     "data.document_mask=true data=synthetic": NO_DOCUMENTS,
@@ -21,7 +19,6 @@ CONFIG = {
     "config/train_gpt2.py": "settings are not read from a Python file such as config/train_gpt2",
     "--lr=3": "unknown option --lr=3; a setting has no dashes: lr=3",
     "wandb=offline": "wandb is 'offline'; expected its settings one by one: wandb.mode, wan",
-    # values
     "train.steps=1.5": "train.steps is 1.5; expected an integer at least 0 or null",
     "train.steps=null": "a run needs a length: set one of train.steps, train.tokens, tra",
     "parallel=fsdp": "parallel=fsdp needs several processes; use torchrun",

@@ -200,6 +200,7 @@ BAD = [
     ({"messages": [{"role": "user", "content": "a", "weight": 0}]}, "and no other key"),
     (row_of("user", ["a"]), "c.jsonl:3 has ['a'] as 'content', not text"),
     (row_of("user", "a"), "c.jsonl:3: the assistant has no message to learn from"),
+    ({"prompt": "a", "system": "b"}, "c.jsonl:3 has 'system', which is not read; write it as"),
     ({"messages": ["a"]}, 'c.jsonl:3: expected an object such as {"role"'),
 ]
 

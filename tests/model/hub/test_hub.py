@@ -179,7 +179,6 @@ BAD_FOLDERS = [
         dict(encoder_ffn_dim=64),
         "decoder_ffn_dim is 48, and another key sets ffn.d_ff to 64; only",
     ),
-    # files and tensors
     (LLAMA, {"config.json": "{"}, "config.json cannot be read"),
     (
         LLAMA,
