@@ -44,13 +44,13 @@ class PairLoader(Loader):
             context = f"a context of {self.objective.context_length}"
             problem = f"{count} of {self.file.split} are too long for {context}"
 
+            if kind == "chat":
+                problem += f", and {sum(~used)} of these are dropped"
             if too_long == "error" or not used.any():
                 name = "classify" if kind == "labels" else kind
                 truncate = f"objective={name} objective.too_long=truncate"
                 hint = f"choose {truncate}, or raise the model.context_length of a new model"
                 raise DataError(f"{problem}; {hint}")
-            if too_long == "truncate" and not used.all():
-                problem += f", {sum(~used)} of them even without an answer, and dropped"
             warn(f"{problem}; objective.too_long is {too_long}")
 
         self.starts = starts[used]

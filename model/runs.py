@@ -32,7 +32,8 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def list_runs() -> list[Path]:
     """The runs that have a checkpoint, including those of sweeps; the last has the newest."""
-    oldest_first = sorted(RUNS.glob(f"**/checkpoints/{STEP}"), key=os.path.getmtime)
+    found = [*RUNS.glob(f"*/checkpoints/{STEP}"), *RUNS.glob(f"*/*/checkpoints/{STEP}")]
+    oldest_first = sorted(found, key=os.path.getmtime)
     return list(dict.fromkeys(path.parents[1] for path in oldest_first))
 
 

@@ -139,18 +139,16 @@ def look_up(row: dict, field: str) -> Any:
 
 def read_turns(place: str, row: Any) -> list[str]:
     """The roles and contents of a row, alternating. An instruction, with its input if any, and its
-    output are two messages."""
+    output are two messages, after a system text if there is one."""
     row = row if isinstance(row, dict) else {"messages": row}
     messages = row.get("messages")
-    for name in ("system", "history", "tools"):
-        if row.get(name):
-            raise DataError(f"{place} has {name!r}, which is not read; write it as messages")
     for question, answer in PAIRS.items():
         if messages is None and question in row:
             asked = row[question]
             if row.get("input"):
                 asked = f"{asked}\n\n{row['input']}"
-            messages = to_messages(["user", asked, "assistant", row.get(answer)])
+            system = ["system", row["system"]] if row.get("system") else []
+            messages = to_messages([*system, "user", asked, "assistant", row.get(answer)])
 
     if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")

@@ -187,9 +187,9 @@ def test_characters_know_the_plain_template(room):
 
 def test_rows_of_other_forms():
     pair = ["user", "a", "assistant", "b"]
-    assert read_turns("", {"prompt": "a", "completion": "b", "input": ""}) == pair
-    row = {"instruction": "a", "input": "c", "output": "b"}
-    assert read_turns("", row) == ["user", "a\n\nc", "assistant", "b"]
+    assert read_turns("", {"prompt": "a", "completion": "b", "input": "", "system": ""}) == pair
+    row = {"instruction": "a", "input": "c", "output": "b", "system": "s"}
+    assert read_turns("", row) == ["system", "s", "user", "a\n\nc", "assistant", "b"]
     assert read_turns("", [message | {"name": None} for message in to_messages(pair)]) == pair
 
 
@@ -200,7 +200,6 @@ BAD = [
     ({"messages": [{"role": "user", "content": "a", "weight": 0}]}, "and no other key"),
     (row_of("user", ["a"]), "c.jsonl:3 has ['a'] as 'content', not text"),
     (row_of("user", "a"), "c.jsonl:3: the assistant has no message to learn from"),
-    ({"prompt": "a", "system": "b"}, "c.jsonl:3 has 'system', which is not read; write it as"),
     ({"messages": ["a"]}, 'c.jsonl:3: expected an object such as {"role"'),
 ]
 
