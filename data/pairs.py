@@ -33,7 +33,7 @@ class PairLoader(Loader):
         self.n_tokens = (lengths if kind == "pairs" else lengths[:, 0]).sum()
         used = ~is_too_long | (too_long != "drop")
 
-        if kind == "chat":
+        if kind == "chat":  # its second text is a mask of the answers
             for i in np.flatnonzero(is_too_long):
                 mask = self.file.text(starts[i, 1], truncated[i, 1])
                 used[i] &= mask[1:].any()
@@ -44,13 +44,14 @@ class PairLoader(Loader):
             context = f"a context of {self.objective.context_length}"
             problem = f"{count} of {self.file.split} are too long for {context}"
 
-            if kind == "chat":
-                problem += f", and {sum(~used)} of these are dropped"
             if too_long == "error" or not used.any():
                 name = "classify" if kind == "labels" else kind
                 truncate = f"objective={name} objective.too_long=truncate"
                 hint = f"choose {truncate}, or raise the model.context_length of a new model"
                 raise DataError(f"{problem}; {hint}")
+
+            if kind == "chat":
+                problem += f", and {sum(~used)} of these are dropped"
             warn(f"{problem}; objective.too_long is {too_long}")
 
         self.starts = starts[used]

@@ -66,8 +66,7 @@ def make_cross(config: ModelConfig, sizes: dict, memory_width: int) -> Attention
         for name in ("kdim", "vdim")
     )
     if max(kdim or 0, vdim or 0) > memory_width:
-        widths = memory_width, memory_width
-        reason = f"the widths of the memory are {widths}"
+        reason = f"the widths of the memory are ({memory_width}, {memory_width})"
         raise ValueError(f"model.cross_attention.kdim is {kdim}, vdim {vdim}; {reason}")
 
     read = (kdim or memory_width, vdim or memory_width)

@@ -49,7 +49,7 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     known = flatten(stored)
     usual = read_yaml(CONFIGS / "train.yaml")
     del usual["defaults"], usual["hydra"]
-    if stored["init_from"]:
+    if stored["init_from"]:  # the model of a run that it started from has other settings
         del usual["model"]
 
     # as stored, with today's defaults for settings that did not exist then

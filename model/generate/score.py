@@ -37,6 +37,7 @@ def print_scores(sampler: Any, rows: list) -> None:
     for row in rows:
         if len(row.prompt_ids) < 2:
             raise ValueError(f"--score needs a text of two tokens, not {row.prompt!r:.60}")
+
     for row in rows:
         first, *ids = row.prompt_ids
         logprobs = score(sampler.model, row.prompt_ids).tolist()
