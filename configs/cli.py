@@ -75,7 +75,10 @@ def exit_code(error: Any) -> int:
     if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as if by SIGPIPE
-    if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
+    cause = error
+    while cause and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__context__
+    if cause:
         return 130
     return report(error)
 

@@ -81,12 +81,7 @@ def parameters_of(constructor: Callable) -> dict[str, inspect.Parameter]:
     return {name: parameters[name] for name in parameters if name not in fixed}
 
 
-def construct(
-    path: str,
-    constructor: Callable,
-    options: dict,
-    shared: Mapping = {},
-) -> Any:
+def construct(path: str, constructor: Callable, options: dict, shared: Mapping = {}) -> Any:
     """constructor(**options), for example of a dataclass, plus those shared values for which it
     has parameters. Shared values, such as d_model, are the caller's: no option can set them. So
     with {"d_model": 64, "layer": 0}, MLP(d_model, expansion) gets a d_model, and no layer. The

@@ -69,7 +69,7 @@ def attend(
     some cases; its results are the same up to rounding."""
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls_on_cuda(q_BHTD, mask.bias)
-    else:  # true on a CPU in 16 bits for up to 512 tokens; see cpu.py
+    else:  # on a CPU, mostly in 16 bits and for up to 512 tokens; see cpu.py
         by_matmuls = prefers_matmuls_on_cpu(q_BHTD, k_BGSD, v_BGSE)
 
     if logit_softcap is None and not by_matmuls:

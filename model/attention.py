@@ -1,6 +1,6 @@
 """Attention, softmax(q k' / sqrt(D)) v: compare the query of each position with the keys of all
-positions that it may attend to, and average their values with the resulting weights. All kinds
-are called as attention(x, mask=..., rotate=..., cache=...).
+positions that it may attend to, and average their values with the resulting weights. All kinds of
+self-attention are called as attention(x, mask=..., rotate=..., cache=...).
 
 Axes: B rows, T queries, S keys, C model width, H query heads, G key/value heads, D width of a query
 or key, E of a value, W heads side by side."""

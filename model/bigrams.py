@@ -10,9 +10,9 @@ from model.embedding import make_table
 
 
 class Bigrams(nn.Module):
-    """x_t + w_1 x_(t-1) + ... + w_4 x_(t-4), and a vector for the pair of tokens at t-1 and t, which
-    is zero at first. Pairs are hashed into the rows of a table, and rare ones share rows, as in
-    fastText (arxiv.org/abs/1607.01759)."""
+    """x_t + w_1 * x_(t-1) + ... + w_4 * x_(t-4), with a weight for each channel, and a vector for the
+    pair of tokens at t-1 (0 if there is none) and t, which is zero at first. Pairs are hashed into
+    the rows of a table, and rare ones share rows, as in fastText (arxiv.org/abs/1607.01759)."""
 
     def __init__(self, rows: int, d_model: int):
         super().__init__()
@@ -29,23 +29,23 @@ class Bigrams(nn.Module):
         """slots: (T,), where the new tokens are stored. pos: (1|B, T), their positions; there is no
         token before position 0. cache: a KVCache, in decoding."""
         if tokens_BT is None:
-            raise ValueError(
-                "model.bigrams needs the ids: call the stack with tokens=, or set it to null"
-            )
-        tokens_BT1 = tokens_BT[..., None]
-        pos_BT1 = pos[..., None]
-        all_BSC, ids_BS1 = x, tokens_BT1
+            raise ValueError("model.bigrams needs ids: give the stack tokens=, or set it to null")
+        all_BSC, ids_BS = x, tokens_BT
         if cache is not None:
-            all_BSC, ids_BS1 = cache.append(x, tokens_BT1)
+            all_BSC, ids_BS1 = cache.append(x, tokens_BT[..., None])
+            ids_BS = ids_BS1[..., 0]
 
         def before(values: Tensor, lag: int) -> Tensor:
-            """Those of the tokens `lag` places before; where there are none, any."""
-            return values.index_select(1, (slots - lag) % values.shape[1])
+            """Those of the tokens `lag` places before; where there are none, any. (In training they
+            are not looked up: torch 2.13 compiles a wrong backward pass of that on a CPU.)"""
+            if cache is None:
+                return values.roll(lag, 1)
+            return values.index_select(1, (slots - lag).clamp(0))
 
         for lag, weight in enumerate(self.weights, 1):
-            factors = weight * (pos_BT1 >= lag)  # zero where there are none
+            factors = weight * (pos >= lag)[..., None]  # zero where there are none
             x = torch.addcmul(x, before(all_BSC, lag), factors.to(x.dtype))
 
-        previous_BT1 = (before(ids_BS1, 1) + 1) * (pos_BT1 > 0)  # 0 is no token
-        pair_BT1 = previous_BT1 * 27_191 ^ tokens_BT1 * 1_000_003
-        return x + self.table(pair_BT1[..., 0] % self.table.num_embeddings)
+        previous_BT = (before(ids_BS, 1) + 1) * (pos > 0)
+        pair_BT = previous_BT * 27_191 ^ tokens_BT * 1_000_003
+        return x + self.table(pair_BT % self.table.num_embeddings)

@@ -18,15 +18,7 @@ from configs.registry import construct
 from configs.schema import ModelConfig
 from data.tokenizers.tokenizer import Tokenizer, tokenizer_from_state
 from model.adapt import adapt, merge_adapters
-from model.runs import (
-    FORMAT,
-    FROZEN,
-    did_you_mean_run,
-    list_checkpoints,
-    read_best,
-    sha256,
-    step_of,
-)
+from model.runs import FORMAT, FROZEN, list_checkpoints, read_best, sha256, similar_run, step_of
 from model.transformer import build_model
 from model.weights import (
     Tensors,
@@ -123,7 +115,7 @@ def read_config(folder: Path, hint: str = "") -> Settings:
     """The settings of a run, with its choices and overrides. hint: for a missing folder."""
     path = folder / "config.yaml"
     if not folder.exists():
-        raise CheckpointError(f"there is no folder {folder}{did_you_mean_run(folder)}{hint}")
+        raise CheckpointError(f"there is no folder {folder}{similar_run(folder)}{hint}")
     if not path.exists():
         other = "python -m model.hub import imports a Hugging Face folder"
         raise CheckpointError(

@@ -44,7 +44,7 @@ def newest_run() -> Path:
     return runs[-1]
 
 
-def did_you_mean_run(place: Path) -> str:
+def similar_run(place: Path) -> str:
     """A hint that names the run with the most similar name, or nothing."""
     runs = {run.name: run for run in list_runs()}
     near = get_close_matches(place.name, runs, 1)

@@ -332,6 +332,7 @@ WRONG = {  # {model and options: a part of the sentence}
     f"t5 --source {'[MASK]' * 9}": "the prompt has 9 [MASK]; this run has 8",
     "gpt2 --file latin.txt": "'utf-8' codec can't decode byte 0xe9 in position 2",
     "gpt2 --prompt a\udcff": "'utf-8' codec can't encode character",
+    "gpt2 --prompt a --max-new-tokens 0": "--max-new-tokens is 0; expected an integer at least 1",
     "gpt2 --prompt a --num_samples 1": "unknown option --num_samples (did you mean --n?); see",
     "gpt2 --prompt a b": "--prompt has no effect: 'b' is the prompt",
     "gpt2 --prompt --json": "--prompt: expected one argument",

@@ -11,13 +11,7 @@ from rich.progress import Progress
 from configs.errors import StopRequested
 from data.batch import Batch
 from training.distributed import received_signals
-from training.predictions import (
-    ACCURACIES,
-    Accuracy,
-    measure_accuracy,
-    predict,
-    predict_example,
-)
+from training.predictions import ACCURACIES, Accuracy, measure_accuracy, predict, predict_example
 from training.run import Run
 from training.step import micro_batches
 

@@ -22,12 +22,12 @@ from training.schedule import RunLength
 from training.settings import host_memory
 
 FILLED = 0.9  # of the memory, at most: evaluation, communication and fragmentation need some
-VOCAB_SIZES = {  # for tokenizers without a setting for it
-    "byte": 257,
-    "char": 128,
-    "gpt2": 50_257,
-    "cl100k": 100_258,
-    "o200k": 200_000,
+VOCAB_SIZES = {  # without special tokens, for tokenizers without a setting for it
+    "byte": 256,
+    "char": 127,
+    "gpt2": 50_256,
+    "cl100k": 100_257,
+    "o200k": 199_999,
 }
 
 
@@ -37,11 +37,15 @@ def report(config: Config) -> str:
     if rows % world:
         raise ValueError(f"train.batch_size must be a multiple of plan.world={world}")
     precision, memory, peak = machine(config)
+
+    _, objective, _ = build_data(config)
     kind = config.tokenizer["kind"]  # if it depends on the text, 50,000 is a guess
-    vocab_size = config.tokenizer.get("vocab_size") or VOCAB_SIZES.get(kind, 50_000)
+    known = VOCAB_SIZES.get(kind, 50_000) + len(objective.specials)
+    vocab_size = config.tokenizer.get("vocab_size") or known
     if config.init_from:
         vocab_size = init_tokenizer(config.init_from).vocab_size
-    if build_data(config)[0].input_kind == "labels":
+
+    if objective.input_kind == "labels":
         config = with_classes(config, config.model.classes or ["", ""])  # how many is not known yet
     cost = count(config, precision, vocab_size)
     if cost is None:

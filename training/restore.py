@@ -12,7 +12,7 @@ from torch import Tensor
 from configs.errors import DataError
 from data.disk import atomic_write
 from model.checkpoint import read_config, read_frozen, read_state, read_tensors
-from model.runs import list_checkpoints, read_best, read_rows, step_of
+from model.runs import list_checkpoints, read_best, read_rows, step_name, step_of
 from model.save import mark_best
 from model.weights import Tensors, frozen_tensors
 from training.checkpointer import Checkpointer
@@ -43,8 +43,9 @@ def restore(saver: Checkpointer, place: Path) -> None:
     saver.saved_step = state.step
     if run.world.is_main:
         set_aside_newer(folder, state.step)
-        if state.best_step == state.step:  # the run may have been killed before this
-            mark_best(folder, state.step)
+        # the run may have been killed before this, or the best was newer, and damaged
+        if (folder / "checkpoints" / step_name(state.best_step)).exists():
+            mark_best(folder, state.best_step)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from configs.errors import CheckpointError
 from configs.flat import flatten
 from configs.schema import Config
 from model.checkpoint import check_code, read_config
-from model.runs import RUNS, did_you_mean_run, list_runs
+from model.runs import RUNS, list_checkpoints, list_runs, similar_run
 
 # what defines a run; the rest, such as its length and learning rate, may change when it is resumed
 FIXED = (
@@ -97,9 +97,9 @@ def is_resumable(name: str | None, resume: bool | str) -> bool:
         raise ValueError(f"resume= needs a name=...; {newest}")
 
     run = RUNS / name
-    if (run / "config.yaml").exists():
+    if (run / "config.yaml").exists() or list_checkpoints(run):
         return True
     if resume is True:
-        hint = did_you_mean_run(run)
+        hint = similar_run(run)
         raise ValueError(f"there is no run {run}{hint}; resume=auto would start it")
     return False

@@ -63,7 +63,7 @@ def cosine(steps: float, warmup: NonNegative, min_lr_ratio: Fraction) -> Schedul
 def noam(steps: float, warmup: NonNegative) -> Schedule:
     """Decay with the inverse square root of the step (arxiv.org/abs/1706.03762)."""
     share = warmup_share(steps, warmup)
-    first = max(share, 1 / steps)  # without warmup, the first step is at the peak
+    first = max(share, 1 / steps)  # without warmup, the peak is where the first step begins
     if not first:
         raise ValueError("warmup is 0, but train.minutes has no steps; set a fraction")
 

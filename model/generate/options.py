@@ -44,7 +44,7 @@ OPTIONS = """
 --json                      JSON lines: prompt, text, ids, logprobs, finish_reason
 --score                     print how surprising each token of a text is; of a decoder
 --embed NAME                print a vector (mean, first, or auto: as an imported model says) of each text or line of stdin; of an encoder
---attention-map PATH        save the attention of the first text as .png, .pdf or .svg
+--attention-map PATH        save the attention of the first prompt, with its target if any, as .png, .pdf or .svg
 --explain PATH              save an .html page of the first sample: predictions, attention
 --debug                     show the traceback of an error
 """
@@ -113,6 +113,7 @@ def check_options(options: Namespace) -> None:
     """Refuse wrong values, and options that would be ignored, before a model is loaded. The numbers
     of --score, --embed and --explain are compared with others: they are in float32 by default."""
     check_value("--n", options.n, Count)
+    check_value("--max-new-tokens", options.max_new_tokens, Count)
     construct("", Sampling, options.sampling)
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")

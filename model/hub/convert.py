@@ -22,13 +22,7 @@ from model.hub.family import HEADLESS, Keys, Match, load_transformers, read_conf
 from model.hub.files import naming, resolve_folder
 from model.hub.spec import Spec, config_from_spec, spec_from_model
 from model.hub.tensors import from_hf, to_hf
-from model.hub.tokenizer import (
-    CONFIG,
-    check_written,
-    read_tokenizer,
-    special_keys,
-    tokenizer_files,
-)
+from model.hub.tokenizer import CONFIG, check_written, read_tokenizer, special_keys, tokenizer_files
 from model.transformer import build_model
 from model.weights import Tensors, assign_weights, model_tensors, read_json
 

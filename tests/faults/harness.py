@@ -75,7 +75,7 @@ def resume(cwd, *overrides):
     return output_of(cwd, *overrides, "resume=auto")
 
 
-def verified_steps(folder):
+def valid_steps(folder):
     """The steps of the checkpoints of a run, oldest first, each of them undamaged."""
     checkpoints = list_checkpoints(folder)[::-1]
     for checkpoint in checkpoints:
@@ -88,7 +88,7 @@ def assert_equal(folder, expected=HOME / RUN):
     found = content(folder)
     for name, value in content(expected).items():
         assert found[name] == value, name
-    assert verified_steps(folder)[-1] == STEPS
+    assert valid_steps(folder)[-1] == STEPS
     unlike = dict.fromkeys(["name", "overrides", "ddp_timeout", "data"])
     assert read_config(folder) | unlike == read_config(expected) | unlike
     drafts = [path.name for path in folder.rglob("*") if path.suffix in (".draft", ".trash")]

@@ -22,7 +22,7 @@ from tests.faults.harness import (
     output_of,
     run,
     start,
-    verified_steps,
+    valid_steps,
 )
 from tests.faults.shim import Shim, pause, spoil
 from tests.training.runs import files
@@ -97,7 +97,7 @@ def test_a_nan_is_never_saved(tmp_path):
     """In the third of four steps, of two micro-batches each."""
     output = output_of(tmp_path, act=partial(spoil, "nan", 5), code=5)
     assert "the loss is not finite (nan); the weights were not updated" in output
-    assert verified_steps(tmp_path / RUN)[-1] < 3
+    assert valid_steps(tmp_path / RUN)[-1] < 3
     assert_resumes(tmp_path)
 
 

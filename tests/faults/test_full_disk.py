@@ -18,7 +18,7 @@ from tests.faults.harness import (
     output_of,
     resume,
     run,
-    verified_steps,
+    valid_steps,
 )
 from tests.faults.shim import Shim, full, recorded
 from tests.parts import thin
@@ -40,7 +40,7 @@ def test_once_at_every_other_operation(number, tmp_path):
         assert code == 6, output
         [error] = re.findall("error: .*", output)
         assert "no space left on device" in error
-        verified_steps(tmp_path / RUN)
+        valid_steps(tmp_path / RUN)
     if code or "warning: " not in output:
         assert_resumes(tmp_path)
 
@@ -51,7 +51,7 @@ def test_from_an_operation_on(at, tmp_path):
     """Three checkpoints fail, then the run ends."""
     output = output_of(tmp_path, *LONG, act=Shim(full, at, always=True), code=6)
     assert "Traceback" not in output
-    saved = verified_steps(tmp_path / RUN)
+    saved = valid_steps(tmp_path / RUN)
     assert saved == list(range(1, len(saved) + 1))
     assert output.count("a checkpoint could not be saved") <= 2
     output = resume(tmp_path, *LONG)
@@ -102,4 +102,4 @@ def test_a_run_whose_folder_is_moved_ends(tmp_path):
     output = output_of(tmp_path, *LONG, act=Shim(move, always=True), code=6)
     assert output.count("warning: a checkpoint could not be saved") == 2
     assert not (tmp_path / RUN).exists()
-    assert verified_steps(tmp_path / "moved") == [1]
+    assert valid_steps(tmp_path / "moved") == [1]

@@ -23,7 +23,7 @@ from tests.faults.harness import (
     resume,
     run,
     start,
-    verified_steps,
+    valid_steps,
 )
 from tests.faults.shim import Shim, kill, recorded
 from tests.parts import thin
@@ -35,10 +35,10 @@ TIMERS = 10  # that end a run in a row
 def is_killed(cwd, act):
     """Start or continue the run; whether it is killed before its end. No checkpoint is damaged, and
     the newest is never older than it was."""
-    before = verified_steps(cwd / RUN)
+    before = valid_steps(cwd / RUN)
     code, output = run(cwd, "resume=auto", act=act)
     assert code <= 0, output
-    assert max(verified_steps(cwd / RUN), default=0) >= max(before, default=0)
+    assert max(valid_steps(cwd / RUN), default=0) >= max(before, default=0)
     return code < 0
 
 

@@ -14,7 +14,7 @@ import pytest
 from configs.errors import CheckpointError
 from model.checkpoint import read_config, read_tokenizer
 from model.runs import read_best, read_rows, step_name
-from tests.faults.harness import HOME, RUN, STEPS, assert_resumes, verified_steps
+from tests.faults.harness import HOME, RUN, STEPS, assert_resumes, valid_steps
 from tests.faults.shim import recorded
 from tests.parts import thin
 from tests.training.runs import TIMES
@@ -118,7 +118,7 @@ class Disk:
 
 def newest_step(folder):
     """All checkpoints that can be seen are whole, and so is what belongs to them."""
-    steps = verified_steps(folder)
+    steps = valid_steps(folder)
     if (folder / "config.yaml").exists():
         read_config(folder)
     if not steps:

@@ -14,16 +14,7 @@ import pytest
 from torch.distributed import TCPStore
 
 import train
-from tests.faults.harness import (
-    HOME,
-    OVERRIDES,
-    RUN,
-    STEPS,
-    assert_equal,
-    end,
-    start,
-    verified_steps,
-)
+from tests.faults.harness import HOME, OVERRIDES, RUN, STEPS, assert_equal, end, start, valid_steps
 from tests.faults.shim import Shim, full, kill, send, spoil
 from tests.training.runs import TORCHRUN
 
@@ -144,7 +135,7 @@ def test_two_processes_end(way, parallel, seed, tmp_path):
     assert (LOST in outputs[1 - victim]) == (other_code == 7), outputs
     if way == "full disk once":
         return
-    verified_steps(tmp_path / RUN)
+    valid_steps(tmp_path / RUN)
     finish(tmp_path, *overrides, "resume=auto")
     assert_equal(tmp_path / RUN, expected)
 
@@ -181,4 +172,4 @@ def test_a_signal_to_torchrun(name, receiver, parallel, tmp_path):
     assert "Traceback" not in ours
     if receiver != "torchrun":
         assert re.search(r"exitcode *: 75", errors), errors
-    verified_steps(tmp_path / RUN)
+    valid_steps(tmp_path / RUN)

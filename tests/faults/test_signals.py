@@ -17,7 +17,7 @@ from tests.faults.harness import (
     resume,
     run,
     start,
-    verified_steps,
+    valid_steps,
 )
 from tests.faults.shim import send
 from training.distributed import STOP_SIGNALS
@@ -54,7 +54,7 @@ def test_in_every_phase(phase, number, tmp_path):
 def test_a_second_signal_ends_the_run_at_once(tmp_path):
     both = partial(send, train, "update", 3, signal.SIGTERM, signal.SIGINT)
     output_of(tmp_path, act=both, code=128 + signal.SIGINT)
-    assert verified_steps(tmp_path / RUN)[-1] < 3
+    assert valid_steps(tmp_path / RUN)[-1] < 3
     assert_resumes(tmp_path)
 
 

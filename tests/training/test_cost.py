@@ -69,7 +69,8 @@ def test_a_dry_run_reads_no_text_and_makes_no_folder(start, room):
         r"training +4 steps, 512 tokens, \S+ FLOPs\n",
     ]
     assert re.fullmatch(r"\n".join(lines), output), output
-    output = start(*DRY, "train.epochs=3", "schedule.warmup=2").out
+    output = start(*DRY, "model=bert", "train.epochs=3", "schedule.warmup=2").out
+    assert "at vocab 258\n" in output  # with a token for masks
     assert "a length unknown until the text is read" in output
 
 
