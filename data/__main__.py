@@ -24,8 +24,7 @@ def main(args: list[str] | None = None) -> None:
     from training.settings import new_config
 
     config, _ = new_config(compose_node(overrides), {}, overrides)
-    tokenizer = init_tokenizer(config.init_from) if config.init_from else None
-    loaders = load_data(config, tokenizer)
+    loaders = load_data(config, init_tokenizer(config.init_from) if config.init_from else None)
     train = loaders.train
     file = train.file
 

@@ -193,8 +193,7 @@ class ChatTemplate:
 
 def add_plain_template(tokenizer: Tokenizer, settings: dict) -> None:
     """A run that was trained on conversations, without a template of its own, has the plain one."""
-    is_chat = settings["objective"]["kind"] == "chat"
-    if is_chat and not ChatTemplate(tokenizer).is_own:
+    if settings["objective"]["kind"] == "chat" and not ChatTemplate(tokenizer).is_own:
         tokenizer.files[TEMPLATE] = PLAIN
 
 

@@ -39,8 +39,8 @@ def report(config: Config) -> str:
     precision, memory, peak = machine(config)
 
     _, objective, _ = build_data(config)
-    kind = config.tokenizer["kind"]  # if it depends on the text, 50,000 is a guess
-    known = VOCAB_SIZES.get(kind, 50_000) + len(objective.specials)
+    # if its size depends on the text, 50,000 is a guess
+    known = VOCAB_SIZES.get(config.tokenizer["kind"], 50_000) + len(objective.specials)
     vocab_size = config.tokenizer.get("vocab_size") or known
     if config.init_from:
         vocab_size = init_tokenizer(config.init_from).vocab_size

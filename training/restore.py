@@ -43,7 +43,7 @@ def restore(saver: Checkpointer, place: Path) -> None:
     saver.saved_step = state.step
     if run.world.is_main:
         set_aside_newer(folder, state.step)
-        # the run may have been killed before this, or the best was newer, and damaged
+        # the pointer may be lost, or older than this step, or have named a newer, damaged checkpoint
         if (folder / "checkpoints" / step_name(state.best_step)).exists():
             mark_best(folder, state.best_step)
 

@@ -106,8 +106,7 @@ class Chat(Objective):
         said = [np.where(mask, ids, IGNORE_INDEX) for ids, mask in zip(rows, masks, strict=True)]
         targets = pad_rows([ids[1:] for ids in said], IGNORE_INDEX)
 
-        n_tokens = sum(map(len, rows)) - len(rows)
-        return make_batch(targets, n_tokens=n_tokens, tokens=tokens)
+        return make_batch(targets, n_tokens=sum(map(len, rows)) - len(rows), tokens=tokens)
 
 
 @dataclass

@@ -9,23 +9,28 @@ from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from string import ascii_lowercase
-from typing import Annotated
+from typing import Annotated, Literal
 
 from configs.cli import expand_user
 from configs.errors import DataError
 from configs.registry import Bounds, Count
 from data.readers import read_lines
-from data.sources.files import EncodedText
+from data.sources.files import check_encoding
 from data.sources.source import Document, Python, Source
 
 
 @dataclass
-class ParallelText(EncodedText):
+class ParallelText(Source):
     """Two text files with a source and its target in the same line."""
 
     input_kind = "pairs"
     source: str
     target: str
+    encoding: str = "utf-8"
+    on_error: Literal["error", "skip"] = "error"
+
+    def __post_init__(self) -> None:
+        check_encoding(self.encoding)
 
     def files(self) -> list[Path]:
         return [expand_user(self.source), expand_user(self.target)]

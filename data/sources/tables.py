@@ -45,8 +45,7 @@ def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
     first = next(lines, "").strip()
     is_row = first.endswith("]") and next(lines, None)
     if first.startswith("[") and not is_row:
-        text = "".join(read_chunks(path, encoding))
-        yield from numbered(path, parse_json(path, text))
+        yield from numbered(path, parse_json(path, "".join(read_chunks(path, encoding))))
         return
     for number, line in enumerate(read_lines(path, encoding), 1):
         place = f"{path}:{number}"
@@ -174,8 +173,7 @@ class Table(Files):
 
     def documents(self) -> Iterator[Document]:
         for path in self.files():
-            rows = table_rows(path, self.fields(), self.encoding)
-            yield from row_documents(rows, self.texts)
+            yield from row_documents(table_rows(path, self.fields(), self.encoding), self.texts)
 
 
 def row_documents(rows: Rows, texts_of: Callable[[str, Any], list[str]]) -> Iterator[Document]:

@@ -44,7 +44,7 @@ OPTIONS = """
 --json                      JSON lines: prompt, text, ids, logprobs, finish_reason
 --score                     print how surprising each token of a text is; of a decoder
 --embed NAME                print a vector (mean, first, or auto: as an imported model says) of each text or line of stdin; of an encoder
---attention-map PATH        save the attention of the first prompt, with its target if any, as .png, .pdf or .svg
+--attention-map PATH        save the attention of the first prompt (and target) as .png, .pdf or .svg
 --explain PATH              save an .html page of the first sample: predictions, attention
 --debug                     show the traceback of an error
 """

@@ -163,8 +163,7 @@ def check_written(folder: Path, tokenizer: Tokenizer) -> None:
     """Check that AutoTokenizer gives the same ids for a text with all tokens."""
     theirs = load_hf_tokenizer(auto_tokenizer(folder).backend_tokenizer.to_str())
     text = tokenizer.decode(range(tokenizer.vocab_size))
-    encoding = theirs.encode(text, add_special_tokens=False)
-    if encoding.ids != tokenizer.encode(text).tolist():
+    if theirs.encode(text, add_special_tokens=False).ids != tokenizer.encode(text).tolist():
         raise HubError(
             "AutoTokenizer would load another tokenizer for this class; choose another --family"
         )
