@@ -44,8 +44,8 @@ def make_adamw(
     eps: Positive,
     weight_decay: NonNegative,
 ) -> list[Optimizer]:
-    """AdamW for all parameters. Weight decay applies to those with two axes or more, such as matrices,
-    not to gains and biases."""
+    """AdamW for all parameters. Weight decay applies to those with two axes or more, such as
+    matrices, not to gains and biases."""
     trained = trained_parameters(model).values()
     matrices = [p for p in trained if p.ndim >= 2]
     vectors = [p for p in trained if p.ndim < 2]

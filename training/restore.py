@@ -43,7 +43,7 @@ def restore(saver: Checkpointer, place: Path) -> None:
     saver.saved_step = state.step
     if run.world.is_main:
         set_aside_newer(folder, state.step)
-        # the pointer may be lost, or older than this step, or have named a newer, damaged checkpoint
+        # the pointer may be lost, or older than this step, or have named a damaged, newer one
         if (folder / "checkpoints" / step_name(state.best_step)).exists():
             mark_best(folder, state.best_step)
 
