@@ -14,7 +14,6 @@ from typing import Any
 from configs.cli import escape, print, run_command
 from configs.parts import load_parts
 from data.objectives import OBJECTIVES, Objective
-from model.attention_maps import attention_maps, draw_maps
 from model.checkpoint import LoadedRun, load_run
 from model.generate.beams import beam_search
 from model.generate.conversation import Conversation, interact, with_answer
@@ -66,9 +65,9 @@ def open_run(options: Namespace) -> LoadedRun:
 class Sampler:
     """A run, and what the options ask of it."""
 
-    def __init__(self, options: Namespace):
+    def __init__(self, options: Namespace, run: LoadedRun | None = None):
         self.options = options
-        self.run = open_run(options)
+        self.run = run or open_run(options)
         self.model: Any = self.run.model
         self.tokenizer = self.run.tokenizer
 
@@ -144,8 +143,8 @@ class Sampler:
                     separator = "---\n" if self.echoes and row is not rows[0] else ""
                     show(separator + (row.shown or "\n"))
 
-        if options.attention_map or options.explain:
-            self.save_views(rows[0])
+        if options.explain:
+            self.explain(rows[0])
 
     def encode(self, prompt: Any, sample_id: int = 0) -> Row:
         options = self.options
@@ -163,8 +162,7 @@ class Sampler:
             )
 
         ids = ids or self.empty
-        views = options.attention_map or options.explain
-        if not ids and (options.embed or views or self.model.classes):
+        if not ids and (options.embed or options.explain or self.model.classes):
             raise ValueError("the text is empty")
 
         stream = TextStream(self.tokenizer, options.stop, ids if self.echoes else ())
@@ -207,22 +205,17 @@ class Sampler:
         for row in rows:
             yield row, row.stream.finish("length") + "\n"
 
-    def save_views(self, row: Row) -> None:
-        options = self.options
+    def explain(self, row: Row) -> None:
+        """Save a page of what the model predicts and attends to."""
+        from model.explain import write_page
+
         inputs = {"tokens": row.prompt_ids}
 
         if self.model.kind == "encoder_decoder":
             target = [self.tokenizer.start, *row.stream.ids]
             inputs = {"source": row.prompt_ids, "tokens": target[: self.model.context_length]}
 
-        if options.attention_map:
-            maps = attention_maps(self.model, inputs)
-            draw_maps(maps, inputs, self.tokenizer, options.attention_map)
-
-        if options.explain:
-            from model.explain import write_page
-
-            write_page(options.explain, self.model, self.tokenizer, inputs, row.stream.ids)
+        write_page(self.options.explain, self.model, self.tokenizer, inputs, row.stream.ids)
 
 
 def show(text: str) -> None:
@@ -248,9 +241,12 @@ def as_json(row: Row) -> str:
 
 def main(args: list[str] | None = None) -> None:
     options = parse_options(args)
-    takes_turns = options.chat and not options.json
 
-    if options.interactive or takes_turns:
+    if options.serve is not None:
+        from model.generate.serve import serve
+
+        serve(Sampler(options))
+    elif options.interactive or (options.chat and not options.json):
         interact(Sampler(options))
     else:
         # first, so that an error saves loading the model

@@ -10,25 +10,28 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook
 
 from model import LEGEND
-from model.attention_maps import Inputs, recorded_weights, to_tensors, token_labels
+from model.attention_maps import recorded_weights, token_labels
 from model.shapes import trace_forward
 
 TEMPERATURES = [n / 20 for n in range(2, 41)]  # 0.1 to 2
 
 
 @torch.inference_mode()
-def explain(model: Any, tokenizer: Any, inputs: Inputs, answer: list[int]) -> dict:
-    """The data of the page. `answer`: the ids that were generated, or that fill the masks."""
+def explain(model: Any, tokenizer: Any, inputs: dict[str, list[int]], answer: list[int]) -> dict:
+    """The data of the page. `inputs`: ids, by the name of the model's argument; `answer`: those that
+    were generated, or that fill the masks."""
     n_prompt = len(inputs["tokens"])
     tokens = inputs["tokens"] + (answer if model.kind == "decoder" else [])
     tokens = tokens[: model.context_length]
     inputs = inputs | {"tokens": tokens}
+    device = next(model.parameters()).device
+    tensors = {name: torch.tensor([ids], device=device) for name, ids in inputs.items()}
 
     outputs = {}
     keep = register_module_forward_hook(lambda part, _, output: outputs.update({part: output}))
 
     with recorded_weights(model) as weights, keep:
-        records = trace_forward(model, to_tensors(model, inputs))
+        records = trace_forward(model, tensors)
 
     # each layer as if it were the last (logit lens); the last predicts what the model does
     stack = model.decoder if "source" in inputs else model.stack

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # no test needs a network
+os.environ.update(HF_HUB_OFFLINE="1", WANDB_DISABLE_WEAVE="1")  # no test needs a network
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start
 
 try:

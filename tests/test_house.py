@@ -33,7 +33,7 @@ CORE_MODULES = """
 CORE = set(CORE_MODULES.split())
 USE_DATA_MODULES = """
     model.hub model.checkpoint model.save model.frozen model.pretrained
-    model.generate.text model.generate.marks model.generate.options model.generate.conversation
+    model.generate.text model.generate.marks model.generate.options model.generate.conversation model.generate.serve
 """
 USE_DATA = tuple(USE_DATA_MODULES.split())
 

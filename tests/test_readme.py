@@ -30,8 +30,9 @@ PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = list(dict.fromkeys(re.findall(r"^ {4,}(python .*?) *$", README, re.MULTILINE)))
 TRAIN = [command for command in COMMANDS if "python train.py" in command]
 HUB = [command for command in COMMANDS if "python -m model.hub" in command]
-TASKS = [command for command in COMMANDS if "--tasks" in command]  # run by test_harness.py
-OTHERS = [command for command in COMMANDS if command not in TRAIN + HUB + TASKS]
+# run by test_harness.py and test_serve.py
+ELSEWHERE = [command for command in COMMANDS if "--tasks" in command or "--serve" in command]
+OTHERS = [command for command in COMMANDS if command not in TRAIN + HUB + ELSEWHERE]
 SMALL = {"size": "tiny", "tokenizer": "byte", "train.steps": 2, "train.batch_size": 2}
 SMALL |= {"eval.every": "null", "eval.max_examples": 2, "log.every": 1}
 TEXT = {"data": "text", "data.path": "README.md"}
@@ -131,8 +132,6 @@ def test_commands_run(command, home, monkeypatch, capsys):
     code = execute(args)
     out, err = capsys.readouterr()
     assert code == 0 and out, err
-    if "--attention-map" in args:
-        assert Path(args[args.index("--attention-map") + 1]).exists()
     if "model.shapes parts=" in command:
         assert "my_parts.py" in out
 

@@ -292,14 +292,6 @@ def test_slide_truncates_on_the_left(rows):
     assert encode_prompt("abc", tokenizer, 2, True, [[1], [2]]) == [1, 2], "all of it"
 
 
-@pytest.mark.parametrize("name", ["deepseek", "bert", "t5"])
-def test_attention_maps(run, name):
-    Path("maps.png").unlink(missing_ok=True)
-    args = ["--prompt", "a$ [MASK]\x00☃", "--attention-map", "maps.png", "--precision", "bf16"]
-    run(*args, *limit(4, name), name=name)
-    assert Path("maps.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_newest_run_is_the_default(run):
     args = ["--prompt", "abc", *limit(4)]
     assert run(*args, name=None) == run("abc", *limit(4), name="llama"), "the last of FAMILIES"
@@ -336,7 +328,11 @@ WRONG = {  # {model and options: a part of the sentence}
     "gpt2 --prompt a --num_samples 1": "unknown option --num_samples (did you mean --n?); see",
     "gpt2 --prompt a b": "--prompt has no effect: 'b' is the prompt",
     "gpt2 --prompt --json": "--prompt: expected one argument",
-    "gpt2 --prompt a --attention-map m.txt": "--attention-map must end in one of .png, .pdf",
+    "gpt2 --prompt a --explain m.png": "--explain must end in .html",
+    "gpt2 --prompt a --host b": "--host has no effect: it is for --serve",
+    "gpt2 --serve 0 --seed 1": "--seed has no effect: a request to --serve has its own settings",
+    "gpt2 --serve 99999": "cannot serve http://localhost:99999",
+    "bert --serve 0": "--serve has no effect: an encoder fills in [MASK]",
     "gpt2 --prompt a --explain no/a.html": "--explain is no/a.html; there is no folder no",
 }
 

@@ -38,7 +38,6 @@ RUN = """
 """
 OPTIONS = """
 --limit N           evaluate a fixed subset of N examples (default: all)
---beams N           exact match by beam search with N beams; of an encoder-decoder
 --answers PATH      new file: source, target and prediction of each answer as JSON lines
 --json              print JSON
 """
@@ -93,8 +92,7 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
     options = parser.parse_intermixed_args(args)
 
-    for name in ("limit", "beams"):
-        check_value(f"--{name}", vars(options)[name], Count | None)
+    check_value("--limit", options.limit, Count | None)
     if options.parts:
         options.overrides.append(f"parts={options.parts}")
     if options.answers and options.answers.exists():
@@ -108,12 +106,11 @@ def main(args: list[str] | None = None) -> None:
     place = str(options.run or newest_run())
     run = build_run(place, options.checkpoint or "latest", options.overrides)
 
-    generates = options.beams or options.answers
-    if generates and run.data.objective.input_kind in ("text", "labels"):
-        raise ValueError("--beams and --answers need pairs or conversations")
+    if options.answers and run.data.objective.input_kind in ("text", "labels"):
+        raise ValueError("--answers needs pairs or conversations")
     bar = Progress(transient=True, disable=not sys.stdout.isatty())
     with bar, options.answers.open("x") if options.answers else nullcontext() as file:
-        exact = partial(exact_match, beams=options.beams or 0, file=file) if generates else None
+        exact = partial(exact_match, file=file) if file else None
         metrics = evaluate(run, options.limit, bar, exact)
 
     step = run.state.step

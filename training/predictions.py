@@ -3,7 +3,6 @@
 import json
 import warnings
 from collections.abc import Callable, Iterable
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,7 +15,6 @@ from configs.registry import Registry
 from configs.schema import IGNORE_INDEX
 from data.batch import Batch
 from data.tokenizers.tokenizer import Tokenizer
-from model.generate.beams import beam_search
 from model.generate.decode import Rows, generate
 from training.run import Run
 
@@ -35,7 +33,7 @@ def predict_example(run: Run, batch: Batch) -> dict:
     return {"masked": masked, "target": targets, "prediction": predicted}
 
 
-def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict]:
+def predict_targets(run: Run, batch: Batch) -> list[dict]:
     """{source, target, prediction: ids} of each run of targets: a conversation has several."""
     rows = []
     for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
@@ -48,7 +46,7 @@ def predict_targets(run: Run, batch: Batch, beams: int = 0) -> list[dict]:
 
     sources = [row["source"] for row in rows]
     longest = max(len(row["target"]) for row in rows)
-    predictions = predict(run, sources, longest, beams)
+    predictions = predict(run, sources, longest)
     for row, prediction in zip(rows, predictions, strict=True):
         row["prediction"] = prediction
     return rows
@@ -80,15 +78,10 @@ def predict_masks(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
     return logits.argmax(-1), batch.targets[is_target]
 
 
-def predict(run: Run, sources: Rows, max_new_tokens: int, beams: int = 0) -> Rows:
-    """The new ids after each text of a decoder, or for each source, greedily or by beam search."""
+def predict(run: Run, sources: Rows, max_new_tokens: int) -> Rows:
+    """The likeliest new ids after each text of a decoder, or for each source."""
     tokenizer = run.data.tokenizer
     options: Any = {"max_new_tokens": max_new_tokens, "stop": tokenizer.end_ids}
-    if beams:
-        options |= {"beams": beams, "length_penalty": 1.0}
-        search: Any = partial(beam_search, run.model, [[tokenizer.start]], **options)
-        return [[step.ids[0] for step in search([source])] for source in sources]
-
     prompts = sources
     if run.model.kind == "encoder_decoder":
         prompts = [[tokenizer.start]] * len(sources)
@@ -108,13 +101,11 @@ def masked_accuracy(run: Run, batch: Batch) -> tuple[int, int]:
     return int((predicted == targets).sum()), batch.count
 
 
-def exact_match(
-    run: Run, batch: Batch, beams: int = 0, file: TextIO | None = None
-) -> tuple[int, int]:
+def exact_match(run: Run, batch: Batch, file: TextIO | None = None) -> tuple[int, int]:
     """Count the exact predictions. Each is also written to the file, as a line."""
     tokenizer = run.data.tokenizer
     decode = tokenizer.decode_with_specials
-    rows = predict_targets(run, batch, beams)
+    rows = predict_targets(run, batch)
     correct = 0
 
     for row in rows:

@@ -1,9 +1,8 @@
-"""Logits processor: the rules of an imported generation_config.json, by the classes of
-transformers."""
+"""Logits processor: the rules of an imported generation_config.json, applied by transformers."""
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -53,31 +52,18 @@ class LogitsProcessor:
             n_dropped = len(prompt) + step - len(row)
             ids = logits_1V.new_tensor([row[:1] * n_dropped + row], dtype=torch.long)
 
-            for apply in self.processors(len(prompt), ids.new_tensor(self.stop)):
-                logits_1V = apply(ids, logits_1V)
-            processed.append(logits_1V)
+            apply = self.of_transformers(len(prompt), ids.new_tensor(self.stop))
+            processed.append(apply(ids, logits_1V))
         return torch.cat(processed)
 
-    def processors(self, n_prompt: int, stop: Tensor) -> list:
+    def of_transformers(self, n_prompt: int, stop: Tensor) -> Callable:
+        """What its generate() would apply."""
         from model.hub.family import load_transformers
 
         theirs = load_transformers()
+        config = theirs.GenerationConfig(**self.rules, max_length=n_prompt + self.max_new_tokens)
+        config._eos_token_tensor = stop
 
-        begin = n_prompt + (n_prompt == 1 and "forced_bos_token_id" in self.rules)
-        longest = n_prompt + self.max_new_tokens
-
-        known = {
-            "repetition_penalty": lambda x: theirs.RepetitionPenaltyLogitsProcessor(float(x)),
-            "no_repeat_ngram_size": theirs.NoRepeatNGramLogitsProcessor,
-            "bad_words_ids": lambda words: theirs.NoBadWordsLogitsProcessor(words, stop),
-            "min_length": lambda n: theirs.MinLengthLogitsProcessor(n, stop),
-            "min_new_tokens": lambda n: theirs.MinNewTokensLengthLogitsProcessor(n_prompt, n, stop),
-            "forced_bos_token_id": theirs.ForcedBOSTokenLogitsProcessor,
-            "forced_eos_token_id": lambda i: theirs.ForcedEOSTokenLogitsProcessor(longest, i),
-            "suppress_tokens": theirs.SuppressTokensLogitsProcessor,
-            "begin_suppress_tokens": lambda ids: theirs.SuppressTokensAtBeginLogitsProcessor(
-                ids, begin
-            ),
-        }
-
-        return [known[name](value) for name, value in self.rules.items()]
+        generator = theirs.GenerationMixin()
+        generator.config = Namespace(is_encoder_decoder=True)  # it would warn of an empty prompt
+        return generator._get_logits_processor(config, n_prompt)

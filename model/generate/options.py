@@ -19,6 +19,7 @@ INPUTS = """
 --file PATH                 file with one prompt per line
 --interactive               read one prompt after another
 --chat                      hold a conversation; with --json, each line of stdin has its messages
+--serve N                   answer requests of OpenAI's API, and show a page, at http://localhost:N
 """
 OPTIONS = """
 --system TEXT               system message of --chat
@@ -42,9 +43,9 @@ OPTIONS = """
 --length-penalty X          for --beams; higher favors longer texts (default: 1)
 --no-stream                 print a text only when it is complete
 --json                      JSON lines: prompt, text, ids, logprobs, finish_reason
+--host NAME                 for --serve: localhost (default), or 0.0.0.0 to let other machines in
 --score                     print how surprising each token of a text is; of a decoder
 --embed NAME                print a vector (mean, first, or auto: as an imported model says) of each text or line of stdin; of an encoder
---attention-map PATH        save the attention of the first prompt (and target) as .png, .pdf or .svg
 --explain PATH              save an .html page of the first sample: predictions, attention
 --debug                     show the traceback of an error
 """
@@ -57,12 +58,12 @@ DEFAULTS = {
     "n": 1,
     "length_penalty": 1.0,
     "system": [],
+    "host": "localhost",
 }
 # names of options
 RANDOM = "top_k top_p min_p n seed"
 SAMPLING = f"{RANDOM} temperature repetition_penalty"
 GENERATION = f"{SAMPLING} max_new_tokens stop beams length_penalty"
-OUTPUTS = {"attention_map": (".png", ".pdf", ".svg"), "explain": (".html",)}
 SETTINGS: dict[str, dict] = {
     "": {"action": "store_true", "default": None},
     "TEXT": {"action": "append", "metavar": "TEXT"},
@@ -118,14 +119,11 @@ def check_options(options: Namespace) -> None:
     if "" in options.stop:
         raise ValueError("--stop cannot be empty")
 
-    for name, suffixes in OUTPUTS.items():
-        path = vars(options)[name]
-        flag = f"--{name.replace('_', '-')}"
-
-        if path and path.suffix not in suffixes:
-            raise ValueError(f"{flag} must end in one of {', '.join(suffixes)}")
-        if path and not path.parent.is_dir():
-            raise ValueError(f"{flag} is {path}; there is no folder {path.parent}")
+    if page := options.explain:
+        if page.suffix != ".html":
+            raise ValueError("--explain must end in .html")
+        if not page.parent.is_dir():
+            raise ValueError(f"--explain is {page}; there is no folder {page.parent}")
 
     if options.chat:
         names = "slide special " + ("system" if options.json else "n")
@@ -133,13 +131,19 @@ def check_options(options: Namespace) -> None:
     else:
         refuse("system", options, "it is for --chat")
 
+    if options.serve is None:
+        refuse("host", options, "it is for --serve")
+    else:
+        names = f"{GENERATION} slide special no_stream json score embed explain"
+        refuse(names, options, "a request to --serve has its own settings")
+
     if options.score:
-        names = f"{GENERATION} chat embed no_stream {' '.join(OUTPUTS)}"
+        names = f"{GENERATION} chat embed no_stream explain"
         refuse(names, options, "--score generates nothing")
 
     if options.embed is not None:
         check_value("--embed", options.embed, Pooling)
-        names = f"{GENERATION} {' '.join(OUTPUTS)} json no_stream"
+        names = f"{GENERATION} explain json no_stream"
         refuse(names, options, "--embed prints a vector for each text, as JSON")
 
     if options.beams is None:
@@ -161,7 +165,7 @@ def only_prompts(rest: list[str], options: Namespace) -> list[str]:
             hint = did_you_mean(flag, re.findall(r"(?m)^--\S+", INPUTS + OPTIONS))
             raise ValueError(f"unknown option {argument}{hint}; see --help")
 
-    refuse("prompt source file interactive chat", options, f"{rest[0]!r} is the prompt")
+    refuse("prompt source file interactive chat serve", options, f"{rest[0]!r} is the prompt")
     return rest
 
 
@@ -183,9 +187,11 @@ def check_kind(options: Namespace, kind: str, continues: bool) -> None:
     if kind != "encoder_decoder":
         refuse("beams", options, f"beam search needs an encoder_decoder; model.kind is {kind}")
     if kind == "encoder":
-        refuse(GENERATION, options, f"an encoder fills in {MASK}")
+        refuse(f"{GENERATION} serve", options, f"an encoder fills in {MASK}")
     if kind == "classifier":
-        refuse(f"{GENERATION} source slide chat explain", options, "this model is a classifier")
+        refuse(
+            f"{GENERATION} source slide chat explain serve", options, "this model is a classifier"
+        )
     if continues:
         refuse("source", options, "this model continues a --prompt")
 

@@ -6,8 +6,15 @@ import torch
 import model.attend
 import model.attention
 from model.attention import ATTENTIONS, MultiHeadAttention
-from model.attention_maps import attention_maps
+from model.attention_maps import recorded_weights
 from tests.parts import alive, names, part, tiny, tokens
+
+
+@torch.no_grad()
+def attention_maps(model, inputs):
+    with recorded_weights(model) as weights:
+        model(**inputs)
+    return weights
 
 
 def check_weights(maps):
@@ -31,7 +38,7 @@ def test_decoder(attention, position, monkeypatch):
         return calls[-1][1]
 
     monkeypatch.setattr(model.attention, "attend", keep)
-    maps = attention_maps(net, {"tokens": tokens(9).tolist()})
+    maps = attention_maps(net, {"tokens": tokens(9)[None]})
     assert [*maps] == ["layer 1", "layer 2"]
     check_weights(maps)
     for weights_HTS, (v, y) in zip(maps.values(), calls, strict=True):
@@ -42,7 +49,7 @@ def test_decoder(attention, position, monkeypatch):
 
 def test_encoder_decoder():
     """The encoder's layers, then self-attention and cross-attention of each decoder layer."""
-    inputs = {"source": [1, 2, 3, 4, 5, 6, 7], "tokens": [3, 2, 1, 4, 5]}
+    inputs = {"source": torch.arange(7)[None], "tokens": torch.tensor([[3, 2, 1, 4, 5]])}
     maps = attention_maps(alive(tiny("encoder_decoder")), inputs)
     expected = {f"encoder layer {i}": (2, 7, 7) for i in (1, 2, 3)}
     for i in (1, 2):
@@ -60,4 +67,4 @@ def test_attention_with_weights_of_its_own_is_rejected(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "own", OwnWeights)
     with pytest.raises(ValueError, match="this model's attention overrides attend"):
         own = part("attention", "mha", kind="own")
-        attention_maps(alive(tiny(attention=own)), {"tokens": [1, 2, 3]})
+        attention_maps(alive(tiny(attention=own)), {"tokens": tokens(3)[None]})

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from data.tokenizers.plain import ByteTokenizer
-from model.attention_maps import attention_maps
 from model.checkpoint import load_run
 from model.explain import write_page
 from model.transformer import build_model
+from tests.model.test_attention_maps import attention_maps
 from tests.parts import tiny
 from tests.test_sample import FAMILIES, home, limit, rows, run  # noqa: F401
 
@@ -30,14 +30,14 @@ def read(path):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_numbers(name, rows, tmp_path):  # noqa: F811
+def test_numbers(name, rows, tmp_path):
     """Those of gpt2 end with its context."""
     path = tmp_path / "page.html"
     [row] = rows("--prompt", "a [MASK]</", *limit(40, name), "--explain", f"{path}", name=name)
     page = read(path)
-    inputs = {key: page[key] for key in ("source", "tokens") if key in page}
+    inputs = {key: torch.tensor([page[key]]) for key in ("source", "tokens") if key in page}
     model = load_run(f"runs/{name}").model.float()
-    logits = model(**{key: torch.tensor([ids]) for key, ids in inputs.items()})[0]
+    logits = model(**inputs)[0]
     first, *_, last = page["top"]
     ids, logprobs = map(torch.tensor, last)
     assert first != last

@@ -101,7 +101,7 @@ def test_loading(group, kind, architecture):
 
 
 @every_part("encoder")
-def test_generation(group, kind, architecture, replayed):  # noqa: F811
+def test_generation(group, kind, architecture, replayed):
     """Rows of unequal length, past the context of 16; with fixed shapes, as a graph."""
     net, _ = net_of(architecture, group, kind)
     if hasattr(net, "generate"):

@@ -40,7 +40,7 @@ def net_of(pattern, kind="decoder", **changes):
 
 
 @patterns
-def test_decoding(pattern, replayed):  # noqa: F811
+def test_decoding(pattern, replayed):
     """Rows of unequal length past the context of 16, also as a graph."""
     net = lively(**settings(pattern))
     options = {"max_new_tokens": 24, "sampling": HOT}

@@ -8,7 +8,6 @@ import pytest
 import torch
 import transformers as hf
 
-import sample
 from configs.cli import run_command
 from configs.compose import compose
 from data.__main__ import main as preview
@@ -130,18 +129,6 @@ def test_gpt2_learns_pairs_without_a_pad_token(start, evaluate, output_of, gpt2)
     assert "answers.jsonl already exists" in evaluate(*arguments)
 
 
-def test_beams(run, evaluate, output_of):
-    """As in sample.py."""
-    run(*TABLE, "model=bart", "name=tuned")
-    usual = ["--run", "runs/tuned", "--precision", "fp32", "--json", "--beams", "3"]
-    evaluate("--beams", "3", "--answers", "answers.jsonl", "--limit", "2")
-    for row in read_lines("answers.jsonl"):
-        n = str(len(row["target"]) + 1)
-        options = ["--source", row["source"], "--max-new-tokens", n]
-        sampled = json.loads(output_of(sample.main, *usual, *options))
-        assert sampled["text"] == row["prediction"]
-
-
 BAD = {
     "--run runs/nine": "there is no folder runs/nine (did you mean runs/mine?)",
     "data=text": "a value is needed for data.path",
@@ -151,8 +138,7 @@ BAD = {
     "data.val_fraction=0.1": "there is no data to evaluate runs/mine on; add data= and its settings",
     "objective=masked data=python": "objective=masked needs text and a model whose kind is encod",
     "model.context_length=99": "model.context_length is 99, and runs/mine has 32",
-    "--answers new.jsonl": "--beams and --answers need pairs",
-    "--beams 2 data=pairs data.path=pairs.jsonl": "beam search needs an encoder_decoder; this",
+    "--answers new.jsonl": "--answers needs pairs or conversations",
     "--limit 0": "--limit is 0; expected an integer at least 1",
     "--checkpoint 9": "runs/mine has no checkpoint '9'; its steps are: 4",
     "--run gpt2": "there is no data to evaluate gpt2 on; add data= and its settings, such as data=text data.pa",

@@ -1,15 +1,12 @@
-"""Llama with changes: OLMo, Phi, SmolLM3, StableLM, StarCoder2; and, with a mixture of experts in
-every layer, Mixtral and Qwen3-MoE."""
+"""Llama with changes: OLMo, Phi, SmolLM3, StableLM and StarCoder2."""
 
 from typing import Any
-
-import torch
 
 from model.hub.families.llama import DECODER, NAMES
 from model.hub.families.positions import SIZE, read_rope, split_layers, write_rope
 from model.hub.family import Keys
 from model.hub.spec import ACTIVATIONS, BASE, Spec, merge_layers
-from model.hub.tensors import QKV, Table, TensorRule, packed
+from model.hub.tensors import QKV, Table, packed
 
 STABLELM = DECODER.derive(
     "stablelm",
@@ -119,64 +116,4 @@ SMOLLM3 = DECODER.derive(
     keys={"mlp_bias": "ffn.bias"},
     read_position=read_smollm3,
     write_position=write_smollm3,
-)
-EXPERTS = """
-model.layers.*.mlp.gate                           stack.blocks.*.ffn.router
-model.layers.*.mlp.experts.down_proj              stack.blocks.*.ffn.experts.out.weight
-"""
-GATE_AND_UP = TensorRule(
-    ("stack.blocks.*.ffn.experts.gate.weight", "stack.blocks.*.ffn.experts.up.weight"),
-    lambda weight: list(weight.chunk(2, 1)),
-    lambda parts: torch.cat(parts, 1),
-)
-
-
-def read_balance(config: Any, spec: Spec) -> Spec:
-    """The balance loss, which transformers has only if it returns the router's logits."""
-    balance = config.router_aux_loss_coef if config.output_router_logits else 0.0
-    return {"ffn.balance_loss": balance}
-
-
-def write_balance(spec: Spec) -> Keys:
-    balance = spec["ffn.balance_loss"]
-    return {"router_aux_loss_coef": balance, "output_router_logits": balance > 0}
-
-
-MIXTRAL = DECODER.derive(
-    "mixtral",
-    without="attention_bias ffn.bias",
-    spec={"ffn.kind": "moe", "ffn.n_shared": 0},
-    keys={
-        "intermediate_size": "ffn.expert.d_ff",
-        "hidden_act": "ffn.expert.kind",
-        "num_local_experts": "ffn.n_experts",
-        "num_experts_per_tok": "ffn.top_k",
-        "sliding_window": SIZE,
-    },
-    names=DECODER.names + EXPERTS,
-    rules=lambda spec, config: {"model.layers.*.mlp.experts.gate_up_proj": GATE_AND_UP},
-    read=read_balance,
-    write=write_balance,
-)
-
-
-def write_qwen3_moe(spec: Spec) -> Keys:
-    """Here the weight of a single expert is its probability, and those of several sum to 1."""
-    keys = {
-        "norm_topk_prob": spec["ffn.top_k"] > 1,
-        "use_sliding_window": spec.get(SIZE) is not None,
-    }
-    return keys | write_balance(spec)
-
-
-QWEN3_MOE = MIXTRAL.derive(
-    "qwen3_moe",
-    without="intermediate_size num_local_experts",
-    spec={"attention.qk_norm": "head"},
-    keys={
-        "attention_bias": "attention.bias attention.o_bias",
-        "moe_intermediate_size": "ffn.expert.d_ff",
-        "num_experts": "ffn.n_experts",
-    },
-    write=write_qwen3_moe,
 )

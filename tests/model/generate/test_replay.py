@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+import transformers.generation.utils  # noqa: F401  before anything of torch.cuda is replaced
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

@@ -48,10 +48,6 @@ T5 |= {"num_layers": 3, "num_decoder_layers": 2}
 BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "max_position_embeddings": CONTEXT}
 BART |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48}
 BART |= {"decoder_ffn_dim": 48, "forced_eos_token_id": None}
-EXPERTS = (
-    GROUPED | SLIDING | {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
-)
-EXPERTS |= {"norm_topk_prob": True}
 
 
 def rope(kind, original, base=10000.0, **options):
@@ -125,12 +121,6 @@ MODELS = {
     "mbart": BART | {"scale_embedding": True},
     "pegasus": BART | {"scale_embedding": True, "activation_function": "relu"},
     "marian": BART | {"activation_function": "swish"},
-    "mixtral": GROUPED
-    | {"num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 5, "head_dim": 6}
-    | {"rms_norm_eps": 1e-3, "router_aux_loss_coef": 0.02, "hidden_act": "gelu"},
-    "qwen3_moe": EXPERTS | {"attention_bias": True, "head_dim": 6},
-    "qwen3_moe, one expert per token": EXPERTS
-    | {"num_experts_per_tok": 1, "norm_topk_prob": False, "use_sliding_window": False},
 }
 
 

@@ -152,7 +152,6 @@ def edit(folder, name, change):
         edit_config(folder, **{name: change})
 
 
-EXPERT = "model.layers.1.block_sparse_moe.experts.3.w1.weight"
 NORM = "model.layers.1.input_layernorm.weight"
 LLAMA = "llama, one key for two queries"
 CLASSIFIER = dict(architectures=["BertForSequenceClassification"])
@@ -195,7 +194,6 @@ BAD_FOLDERS = [
     ),
     ("bert", CLASSIFIER | dict(id2label={0: "score"}), SEVERAL),
     ("bert", CLASSIFIER | dict(problem_type="multi_label_classification"), SEVERAL),
-    ("mixtral", {EXPERT: ...}, "cannot load the weights: .*conversion of the weights"),
 ]
 
 
@@ -349,14 +347,6 @@ def test_older_names_of_tensors(name, older, saved, copy):
     folder = copy(name)
     change_tensors(folder, older)
     assert_equal_logits(load(folder), saved(name)[0])
-
-
-def test_a_balance_loss_is_that_of_transformers(copy):
-    """It has one only where the logits of the router are returned."""
-    folder = copy("mixtral")
-    for returned, balance in ((False, 0.0), (True, 0.02)):
-        edit_config(folder, output_router_logits=returned)
-        assert load_hf(folder)[2].ffn["balance_loss"] == balance
 
 
 def test_a_folder_needs_transformers(saved, monkeypatch):
