@@ -16,6 +16,7 @@ EXIT_CODES = {
     FloatingPointError: 5,
     MemoryError: 6,
     OSError: 6,
+    OverflowError: 2,  # of a port
     ValueError: 2,
     argparse.ArgumentError: 2,
 }
@@ -39,7 +40,7 @@ def explain(error: Exception) -> tuple[int | None, str]:
     if isinstance(error, BrokenPipeError):  # from train.py, reported by training/settings.py
         return code, "the output pipe was closed"
     if isinstance(error, OSError) and error.strerror:
-        return code, f"{error.filename or 'the disk'}: {error.strerror.lower()}"
+        return code, f"{error.filename or 'the system'}: {error.strerror.lower()}"
     if isinstance(error, UnicodeEncodeError):
         return code, f"{message}; set PYTHONUTF8=1 for names and texts beyond ASCII"
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:

@@ -30,7 +30,7 @@ PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = list(dict.fromkeys(re.findall(r"^ {4,}(python .*?) *$", README, re.MULTILINE)))
 TRAIN = [command for command in COMMANDS if "python train.py" in command]
 HUB = [command for command in COMMANDS if "python -m model.hub" in command]
-# run by test_harness.py and test_serve.py
+# in test_harness.py and test_serve.py
 ELSEWHERE = [command for command in COMMANDS if "--tasks" in command or "--serve" in command]
 OTHERS = [command for command in COMMANDS if command not in TRAIN + HUB + ELSEWHERE]
 SMALL = {"size": "tiny", "tokenizer": "byte", "train.steps": 2, "train.batch_size": 2}

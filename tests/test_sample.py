@@ -331,7 +331,7 @@ WRONG = {  # {model and options: a part of the sentence}
     "gpt2 --prompt a --explain m.png": "--explain must end in .html",
     "gpt2 --prompt a --host b": "--host has no effect: it is for --serve",
     "gpt2 --serve 0 --seed 1": "--seed has no effect: a request to --serve has its own settings",
-    "gpt2 --serve 99999": "cannot serve http://localhost:99999",
+    "gpt2 --serve 99999": "port must be 0-65535",
     "bert --serve 0": "--serve has no effect: an encoder fills in [MASK]",
     "gpt2 --prompt a --explain no/a.html": "--explain is no/a.html; there is no folder no",
 }

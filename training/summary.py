@@ -1,6 +1,5 @@
 """Summary: the lines after a run. Compressors model text, too, so they are a baseline."""
 
-import gzip
 import json
 import lzma
 import math
@@ -56,8 +55,7 @@ def baselines(data: Loaders) -> dict[str, float]:
     with suppress(OSError, ValueError):
         return json.loads(path.read_text())
     text = data.tokenizer.decode(file.tokens.tolist()).encode()
-    sizes = {"gzip -9": len(gzip.compress(text)), "xz -9": len(lzma.compress(text, preset=9))}
-    bits = {name: 8 * size / len(text) for name, size in sizes.items()}
+    bits = {"xz -9": 8 * len(lzma.compress(text, preset=9)) / len(text)}
     with suppress(OSError):
         atomic_write(path, json.dumps(bits))
     return bits

@@ -52,12 +52,12 @@ class LogitsProcessor:
             n_dropped = len(prompt) + step - len(row)
             ids = logits_1V.new_tensor([row[:1] * n_dropped + row], dtype=torch.long)
 
-            apply = self.of_transformers(len(prompt), ids.new_tensor(self.stop))
+            apply = self.processors(len(prompt), ids.new_tensor(self.stop))
             processed.append(apply(ids, logits_1V))
         return torch.cat(processed)
 
-    def of_transformers(self, n_prompt: int, stop: Tensor) -> Callable:
-        """What its generate() would apply."""
+    def processors(self, n_prompt: int, stop: Tensor) -> Callable:
+        """What generate() of transformers would apply."""
         from model.hub.family import load_transformers
 
         theirs = load_transformers()

@@ -22,6 +22,7 @@ INPUTS = """
 --serve N                   answer requests of OpenAI's API, and show a page, at http://localhost:N
 """
 OPTIONS = """
+--host NAME                 for --serve: localhost (default), or 0.0.0.0 to let other machines in
 --system TEXT               system message of --chat
 --special                   parse special tokens such as <|im_start|> in the prompt, and add none
 --slide                     truncate a prompt longer than the context on the left
@@ -43,7 +44,6 @@ OPTIONS = """
 --length-penalty X          for --beams; higher favors longer texts (default: 1)
 --no-stream                 print a text only when it is complete
 --json                      JSON lines: prompt, text, ids, logprobs, finish_reason
---host NAME                 for --serve: localhost (default), or 0.0.0.0 to let other machines in
 --score                     print how surprising each token of a text is; of a decoder
 --embed NAME                print a vector (mean, first, or auto: as an imported model says) of each text or line of stdin; of an encoder
 --explain PATH              save an .html page of the first sample: predictions, attention

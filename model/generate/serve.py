@@ -2,27 +2,23 @@
 
 import json
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from configs.cli import print
-from configs.errors import errors_as
 from data.chat import to_messages
 from data.sources.tables import read_turns
-from model.generate.options import parse_options, refuse
+from model.generate.decode import left_pad
+from model.generate.options import SAMPLING, parse_options
 
 GATHER = 0.005  # seconds in which requests can join a batch
-# settings of a request that are no options of sample.py
-OTHERS = ("model", "user", "messages", "prompt", "stream", "stream_options")
-# and options that a request cannot set
-RUN = """
-    beams length_penalty slide special no_stream score embed explain source file interactive serve
-    host run checkpoint parts device precision system debug
-"""
-MODELS = {"object": "list", "data": [{"id": "run", "object": "model"}]}
+# {setting of a request: option of sample.py}
+FLAGS = {name: name.replace("_", "-") for name in f"{SAMPLING} stop".split()}
+FLAGS |= {"max_tokens": "max-new-tokens", "max_completion_tokens": "max-new-tokens"}
+IGNORED = ("model", "user", "stream", "stream_options")
+MODELS = '{"object": "list", "data": [{"id": "run", "object": "model"}]}'
 WAITING: list = []  # clients
 WORKER = ThreadPoolExecutor(1)
 
@@ -31,15 +27,18 @@ class Client(BaseHTTPRequestHandler):
     """A client with a request. Those that wait with the same settings are one batch."""
 
     sampler: Any  # of the server; then of the request
+    streams = False
+    timeout = 5  # seconds in which a client must read or write
 
     def do_GET(self) -> None:
         if self.path == "/":
             page = Path(__file__).with_suffix(".html")
             self.send(page.read_text(encoding="utf-8"), "text/html")
         else:
-            self.send(json.dumps(MODELS))
+            self.send(MODELS)
 
     def do_POST(self) -> None:
+        status = 200
         try:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             self.read_request(json.loads(body))
@@ -48,79 +47,85 @@ class Client(BaseHTTPRequestHandler):
 
             WAITING.append(self)
             WORKER.submit(self.generate).result()
+            answer = self.response(self.rows)
         except Exception as error:  # whatever was asked, the server goes on
-            self.send(json.dumps({"error": {"message": str(error)}}), status=400)
-            return
+            status = 400
+            answer = json.dumps({"error": {"message": str(error)}})
 
         if self.streams:
+            self.send_event(answer)
             self.send_event("[DONE]")
         else:
-            self.send(self.response(enumerate(self.rows)))
+            self.send(answer, status=status)
 
     def read_request(self, settings: dict) -> None:
-        """A request has the options of sample.py."""
-        self.is_chat = "messages" in settings
+        """A request is a command line of sample.py."""
+        self.is_chat = "chat" in self.path
+        prompt = settings.pop("messages" if self.is_chat else "prompt")
         flags = ["--chat", "--json"] if self.is_chat else []
+
         for name, value in settings.items():
-            flag = name.replace("max_", "max_new_").replace("_", "-")
-            if name not in OTHERS and value is not None:
+            if name in FLAGS and value is not None:
                 values = value if isinstance(value, list) else [value]
-                flags += [f"--{flag}={each}" for each in values]
+                flags += [f"--{FLAGS[name]}={each}" for each in values]
+            elif value and name not in IGNORED:
+                raise ValueError(f"unknown setting {name}; choose from {', '.join(FLAGS)}")
 
         options = parse_options(flags)
-        refuse(RUN, options, "a request cannot set it")
         options.given = set()  # clients send a seed for greedy decoding, too
         self.sampler = type(self.sampler)(options, self.sampler.run)
-        self.kind = (self.sampler.sampling, options.max_new_tokens)
+        self.batch = (self.sampler.sampling, options.max_new_tokens, self.sampler.rules)
 
-        prompts = settings.get("prompt", "")
-        if isinstance(prompts, str):
-            prompts = [prompts]
         if self.is_chat:
-            prompts = [to_messages(read_turns("the request", settings["messages"]))]
-        self.rows = [self.sampler.encode(prompt, n) for prompt in prompts for n in range(options.n)]
+            prompt = to_messages(read_turns("the request", prompt))
+        self.rows = [self.sampler.encode(prompt, n) for n in range(options.n)]
+        left_pad([self.rows[0].prompt_ids], self.sampler.model)  # checks its length
         self.streams = settings.get("stream", False)
 
     def generate(self) -> None:
-        """Generate for all clients like this one, unless another one has done so."""
+        """Generate for this client, and for those that can be in one batch with it."""
         if self not in WAITING:
-            return
+            return  # another one has done so
         n = 0
         while n < len(WAITING):  # more have come
             n = len(WAITING)
             time.sleep(GATHER)
 
-        rows = []
-        owners = {}
-        for client in [client for client in WAITING if client.kind == self.kind]:
-            WAITING.remove(client)
-            rows += client.rows
-            for index, row in enumerate(client.rows):
-                owners[id(row)] = (client, index)
+        WAITING.remove(self)  # after an error, the others try it themselves
+        others = [client for client in WAITING if client.batch == self.batch]
+        owners = {id(row): client for client in (self, *others) for row in client.rows}
+        rows = [row for client in (self, *others) for row in client.rows]
 
         for row, piece in self.sampler.generate(rows):
-            client, index = owners[id(row)]
+            client = owners[id(row)]
             if client.streams and piece:
-                client.send_event(client.response([(index, row)]))
+                client.send_event(client.response([row]))
+        for client in others:
+            WAITING.remove(client)
 
-    def response(self, rows: Iterable[tuple[int, Any]]) -> str:
-        """The texts of rows, by index; of a stream, what is new in them."""
+    def response(self, rows: list) -> str:
+        """The texts; of a stream, what is new in them."""
         choices = []
-        for index, row in rows:
+        for row in rows:
             text = row.stream.text.removeprefix(row.shown)
             row.shown = row.stream.text
-
             reason = row.stream.finish_reason
-            choice = {"index": index, "finish_reason": "stop" if reason == "eos" else reason}
+            reason = "stop" if reason == "eos" else reason
+            choice: dict = {"index": row.sample_id, "finish_reason": reason}
+
             if self.is_chat:
-                message = {"role": "assistant", "content": text}
+                message = {"content": text}
+                if not self.streams:
+                    message["role"] = "assistant"
                 choice["delta" if self.streams else "message"] = message
             else:
                 choice["text"] = text
-                choice["logprobs"] = {"token_logprobs": row.stream.logprobs}
+                new = row.stream.logprobs[-1:] if self.streams else row.stream.logprobs
+                choice["logprobs"] = {"token_logprobs": new}
             choices.append(choice)
 
-        kind = "chat.completion" if self.is_chat else "text_completion"
+        kind = f"chat.completion{'.chunk' if self.streams else ''}"
+        kind = kind if self.is_chat else "text_completion"
         now = int(time.time())
         return json.dumps({"id": "", "object": kind, "created": now, "choices": choices})
 
@@ -146,8 +151,6 @@ class Server(ThreadingHTTPServer):
 def serve(sampler: Any) -> None:
     Client.sampler = sampler
     options = sampler.options
-    place = f"http://{options.host}:{options.serve}"
-    address = (options.host, options.serve)
-    with errors_as(ValueError, f"cannot serve {place}"), Server(address, Client) as server:
-        print(place)
+    with Server((options.host, options.serve), Client) as server:
+        print(f"http://{options.host}:{server.server_port}")
         server.serve_forever()

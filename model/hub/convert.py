@@ -174,9 +174,11 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
     """The match of the class with this name, or of the first class that fits: the one that the
     model was imported from, if it still fits."""
     if spec["bigrams"]:
-        raise HubError("no class there has bigrams; for an export, train with model.bigrams=null")
+        raise HubError(
+            "no class of transformers has bigrams; for an export, train with model.bigrams=null"
+        )
     if spec["ffn.kind"] == "moe":
-        raise HubError("ffn=moe has no class of transformers here; train with another ffn=")
+        raise HubError("a model with ffn=moe cannot be exported; train with another ffn=")
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
 
     # its own class comes first, and the others stay as they are

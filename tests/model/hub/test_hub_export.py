@@ -100,7 +100,7 @@ MISMATCHES = {
     "model=llama attention=mha_qknorm model.layers=[full,nope]": (
         r'qwen3 .model.layers is \[{}, {"position.kind": "none"}\]; only null'
     ),
-    "model=llama ffn=moe": "ffn=moe has no class of transformers",
+    "model=llama ffn=moe": "with ffn=moe cannot be exported",
     "model=t5 model.encoder.d_model=64": "t5.*model.encoder.d_model is 64; only 32",
 }
 
