@@ -47,7 +47,7 @@ def test_conversations(client, create):
         client.chat.completions.create, messages=[{"role": "user", "content": "a"}], **options
     )
     answer = chat().choices[0].message.content
-    assert answer != create(prompt="a", **options).choices[0].text, "a template"
+    assert answer != create(prompt="a", **options).choices[0].text
     assert "".join(event.choices[0].delta.content for event in chat(stream=True)) == answer
 
 

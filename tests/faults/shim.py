@@ -122,14 +122,15 @@ def spoil(kind, call):
 
 
 def operations(cwd, *overrides, below=None):
-    """(name, path in cwd, argument) of each operation; of an fsync, what is in the file."""
+    """(name, path in cwd, argument) of each operation; of an fsync, what is in the file. The log has
+    a large buffer, so that a line is one write: those of two threads must not mix."""
     log = cwd.with_suffix(".log")
 
     def note(name, path, argument):
         if name == "fsync" and os.path.isfile(path):
             with UNSEEN_OPEN(path, "rb") as file:
                 argument = file.read()
-        with UNSEEN_OPEN(log, "a") as file:
+        with UNSEEN_OPEN(log, "a", 100_000_000) as file:
             print((name, os.path.relpath(path), argument), file=file)
 
     output_of(cwd, *overrides, act=Shim(note, below=below, always=True))
