@@ -146,7 +146,7 @@ def train(config: Config, origin: dict | None = None) -> float:
                 raise
 
         if world.is_main:
-            print(summarize(folder, run, metrics))
+            print(summarize(folder, run))
     return metrics["val_loss"]
 
 

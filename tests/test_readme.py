@@ -57,7 +57,7 @@ def small(command):
             data = CHAT
         elif "data.label" in command:
             data = {}
-        elif re.search("docstrings|reverse|=pairs|parallel", command):
+        elif re.search("synthetic|reverse|=pairs", command):
             data = PAIRS
         overrides |= SMALL | data
         if "plan.world" in overrides:

@@ -1,29 +1,19 @@
-"""Summary: the lines after a run. Compressors model text, too, so they are a baseline."""
+"""Summary: the lines after a run."""
 
-import json
-import lzma
 import math
 import shlex
-from contextlib import suppress
 from pathlib import Path
 
-from data.corpus import Loaders
-from data.disk import atomic_write
 from model.runs import read_best, step_name
 from training.run import Run
 
-MAX_XZ_BYTES = 32 << 20  # of text; more would take minutes and gigabytes
 
-
-def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
+def summarize(folder: Path, run: Run) -> str:
     """The results of a run, and the command that samples from it."""
     config = run.config
     data = run.data
     state = run.state
     lines = []
-    if "val_bpb" in metrics:
-        bits = {"this model": metrics["val_bpb"]} | baselines(data)
-        lines += [f"{name:<40} {number:.3f} bits/byte" for name, number in bits.items()]
     if state.evals_since_best >= (config.train.patience or math.inf):
         lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
 
@@ -43,19 +33,3 @@ def summarize(folder: Path, run: Run, metrics: dict[str, float]) -> str:
     if state.step or config.init_from:
         lines.append(f"to sample from it: {sample}")
     return "\n".join(lines)
-
-
-def baselines(data: Loaders) -> dict[str, float]:
-    """{compressor: bits per byte of the validation text}, cached: they take seconds, and depend
-    only on the text."""
-    file = data.validation.file
-    if file.n_bytes > MAX_XZ_BYTES:
-        return {}
-    path = file.folder / f"baselines-{data.content_hash[:16]}.json"
-    with suppress(OSError, ValueError):
-        return json.loads(path.read_text())
-    text = data.tokenizer.decode(file.tokens.tolist()).encode()
-    bits = {"xz -9": 8 * len(lzma.compress(text, preset=9)) / len(text)}
-    with suppress(OSError):
-        atomic_write(path, json.dumps(bits))
-    return bits

@@ -4,7 +4,7 @@ several."""
 from configs.registry import Registry
 from data.sources.files import Text
 from data.sources.hub import Hub, Shakespeare
-from data.sources.pairs import Docstrings, ParallelText, Synthetic
+from data.sources.pairs import Synthetic
 from data.sources.source import Document as Document
 from data.sources.source import Python, Source
 from data.sources.tables import Chat, PairTable, TextTable
@@ -17,7 +17,5 @@ SOURCES: Registry[type[Source]] = Registry(
     shakespeare=Shakespeare,
     pairs=PairTable,
     chat=Chat,
-    parallel=ParallelText,
-    docstrings=Docstrings,
     synthetic=Synthetic,
 )

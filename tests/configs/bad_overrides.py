@@ -35,7 +35,7 @@ MIX = "data=mix data.sources="
 CONFIG |= {
     "data.path=": "data.path is empty; give a file, a folder or a glob",
     "data.encoding=utf-9": "encoding is 'utf-9', not a text encoding of Python; try utf-8",
-    "data=parallel": "a value is needed for data.source and data.target",
+    "data=table": "a value is needed for data.path",
     MIX + "{a:{kind:python},b:{kind:synthetic}}": "the sources must be all text, all",
     MIX + "{a:{kind:mix,sources:{b:{kind:python}}}}": "data.sources.a.kind is 'mix'; choose one",
     MIX + "{a:{kind:python,document_mask:true}}": r"setting data.sources.a \(python\): document_",
@@ -43,7 +43,7 @@ CONFIG |= {
     MIX + "{a:python}": "data.sources.a is 'python'; expected a group of settings",
 }
 TABLE = "data=table data.field=text data.path="
-PARALLEL = "model=bart data=parallel data.source=gap.txt data.target=three.txt"
+PAIRS = "model=bart data=pairs data.path=gap.tsv"
 DATA = {
     "data.path=none.txt": "there is no file at none.txt",
     "data.path=zero.txt": "the files are empty",
@@ -54,7 +54,7 @@ DATA = {
     "data.path=zero.txt data.on_error=skip": "there is no text: zero.txt: the text is empty",
     "data.path=no.txt.gz": "cannot read no.txt.gz: ",
     "data.path=latin.txt data.split_on=line": "latin.txt:1 has bytes that are not text; set",
-    PARALLEL: "gap.txt and three.txt, line 2: the source or the target",
+    PAIRS: "gap.tsv:3: the source or the target",
 }
 BAD = [(typed, 2, part) for typed, part in CONFIG.items()]
 BAD += [(typed, 3, part) for typed, part in DATA.items()]

@@ -16,8 +16,7 @@ TEXTS = {
     "tiny.txt": b"ab",
     "no.txt.gz": b"ab",
     "bad.jsonl": b'{"text": "a"}\nnot json\n',
-    "gap.txt": b"one\n  \ntwo\n" * 50,
-    "three.txt": b"one\nx\ntwo\n" * 50,
+    "gap.tsv": b"source\ttarget\none\tone\n  \tx\n",
 }
 
 

@@ -49,9 +49,9 @@ def test_objective_auto_fits_the_data_if_not_the_model():
     ["a b (1).txt", "a=b.txt", "书.txt", "it's", 'a "b"', "end\\", "007", "1e5", "true", ""],
 )
 def test_paths_and_names_are_taken_as_typed(value):
-    keys = ("data.source", "data.target", "data.cache", "name")
-    config = compose(["data=parallel", *(f"{key}={value}" for key in keys)])
-    assert [config.data[key.partition(".")[2]] for key in keys[:3]] == [value] * 3
+    keys = ("data.source", "data.target", "data.path", "data.cache", "name")
+    config = compose(["data=pairs", *(f"{key}={value}" for key in keys)])
+    assert [config.data[key.partition(".")[2]] for key in keys[:4]] == [value] * 4
     assert config.name == value
 
 

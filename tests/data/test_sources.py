@@ -1,7 +1,6 @@
 """Sources yield their text or pairs in order and unchanged; an error says what cannot be read, and
 where."""
 
-import ast
 import os
 from functools import partial
 from pathlib import Path
@@ -263,34 +262,6 @@ def test_tsv_has_no_quotes():
     Path("t.tsv").write_text('source\ttarget\n"Hi\tA\nx\tB\ny"\tC "D", E\n')
     expected = [('"Hi', "A"), ("x", "B"), ('y"', 'C "D", E')]
     assert pairs(source("pairs", path="t.tsv")) == expected
-
-
-def test_parallel_files():
-    Path("a.en").write_text("one\ntwo\n")
-    target = Path("a.de")
-    target.write_text("eins\r\nzwei")
-    found = source("parallel", source="a.en", target="a.de")
-    assert pairs(found) == [("one", "eins"), ("two", "zwei")]
-    target.write_text("eins\nzwei\ndrei\n")
-    with refused(match="need equally many lines; only one of them has a line 3"):
-        pairs(found)
-    Path("a.en").write_text("one\n\ntwo\n")
-    target.write_text("eins\n\nf\xfcnf\n", "latin-1")
-    lenient = {"encoding": "latin-1", "on_error": "skip"}
-    found = source("parallel", source="a.en", target="a.de", **lenient)
-    assert [chunk.texts for chunk in chunks_of(found)] == [["one", "eins"], ["two", "f\xfcnf"]]
-
-
-def test_docstrings_of_the_standard_library(monkeypatch):
-    """Of a tenth of its files."""
-    monkeypatch.setattr("data.sources.source.stdlib_files", lambda: stdlib_files()[::10])
-    found = pairs(source("docstrings"))
-    assert 300 < len(found) < 1500 and pairs(source("docstrings")) == found
-    for body, line in found[::5]:
-        if body.startswith("def "):  # a text in another one is less indented
-            [function] = ast.parse(body).body
-            assert line and "\n" not in line
-            assert line not in (ast.get_docstring(function) or "")
 
 
 def test_synthetic_targets_are_right():
