@@ -150,6 +150,8 @@ class Sampler:
         options = self.options
         if options.chat:
             ids = self.chat.encode(prompt)
+        elif isinstance(prompt, list):
+            ids = prompt
         else:
             ids = encode_prompt(
                 prompt,

@@ -1,10 +1,11 @@
 """sample.py --serve, asked by the openai package: the texts are those of sample.py."""
 
+import json
 from functools import partial
 from threading import Thread
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import APITimeoutError, BadRequestError, OpenAI
 
 from model.generate import serve
 from model.generate.options import parse_options
@@ -20,7 +21,9 @@ def client(run):
     serve.Client.sampler = Sampler(parse_options(["--run=runs/gpt2", "--precision=fp32"]))
     with serve.Server(("localhost", 0), serve.Client) as server:
         Thread(target=server.serve_forever).start()
-        yield OpenAI(base_url=f"http://localhost:{server.server_port}/v1", api_key="-")
+        yield OpenAI(
+            base_url=f"http://localhost:{server.server_port}/v1", api_key="-", max_retries=0
+        )
         server.shutdown()
 
 
@@ -31,13 +34,28 @@ def create(client):
 
 @pytest.mark.parametrize("prompt", ["line 1", "☃"])
 def test_completions(create, rows, prompt):
-    expected = [row["text"] for row in rows("--prompt", prompt, *FLAGS)]
-    assert [choice.text for choice in create(prompt=prompt, **OPTIONS).choices] == expected
+    expected = rows("--prompt", prompt, *FLAGS)
     streamed = ["", ""]
     for event in create(prompt=prompt, stream=True, **OPTIONS):
         for choice in event.choices:
             streamed[choice.index] += choice.text
-    assert streamed == expected
+    assert streamed == [row["text"] for row in expected]
+    found = create(prompt=2 * [list(prompt.encode())], echo=True, logprobs=3, **OPTIONS).choices
+    for choice, row in zip(found, 2 * expected, strict=True):
+        assert found[choice.index] is choice
+        assert choice.text == prompt + row["text"]
+        assert "".join(choice.logprobs.tokens).startswith(choice.text)
+        _, *logprobs = choice.logprobs.token_logprobs
+        assert logprobs[-len(row["ids"]) :] == pytest.approx(row["logprobs"], abs=1e-5)
+        for logprob, likely in zip(logprobs, choice.logprobs.top_logprobs[1:], strict=True):
+            assert max(likely.values()) >= logprob
+
+
+def test_embeddings(client, run):
+    serve.Client.sampler = Sampler(parse_options(["--run=runs/bert", "--precision=fp32"]))
+    _, found = client.embeddings.create(input=["a", "line 1"], model="-").data
+    expected = json.loads(run("--embed=auto", stdin=b"line 1", name="bert"))["embedding"]
+    assert found.embedding == pytest.approx(expected, abs=1e-6)
 
 
 def test_conversations(client, create):
@@ -51,8 +69,9 @@ def test_conversations(client, create):
     assert "".join(event.choices[0].delta.content for event in chat(stream=True)) == answer
 
 
-def test_requests_that_wait_are_one_batch(create):
-    for seed, prompt in ((0, "a"), (0, "line 1"), (1, "a")):
+def test_requests_that_wait_are_one_batch(create, monkeypatch):
+    monkeypatch.setattr(serve.Client, "check_connection", lambda self: None)
+    for seed, prompt in ((0, "a"), (0, "line 1"), (1, [97])):
         request = object.__new__(serve.Client)
         request.path = "/v1/completions"
         request.read_request({"prompt": prompt, "seed": seed, "max_tokens": 9})
@@ -68,7 +87,7 @@ def test_requests_that_wait_are_one_batch(create):
 
 WRONG = {
     "unknown setting best_of; choose from top_k, ": {"best_of": 3},
-    "the prompt has 50 tokens; the context length is 32": {"prompt": "x" * 50},
+    "the prompt has 50 tokens; the context length is 32": {"prompt": "x" * 50, "stream": True},
 }
 
 
@@ -80,6 +99,9 @@ def test_bad_requests(client, create):
 
 
 def test_a_client_that_leaves_costs_nothing(create):
-    with create(prompt="a", max_tokens=10**6, temperature=0, stream=True) as stream:
+    endless = partial(create, prompt="a", max_tokens=10**6, temperature=0)
+    with endless(stream=True) as stream:
         next(iter(stream))
+    with pytest.raises(APITimeoutError):
+        endless(timeout=0.5)
     create(prompt="a", max_tokens=1, timeout=20)

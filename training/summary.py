@@ -11,14 +11,13 @@ from training.run import Run
 def summarize(folder: Path, run: Run) -> str:
     """The results of a run, and the command that samples from it."""
     config = run.config
-    data = run.data
     state = run.state
     lines = []
     if state.evals_since_best >= (config.train.patience or math.inf):
         lines.append(f"stopped early: no improvement in {state.evals_since_best} evaluations")
 
     parts = f" --parts {shlex.quote(config.parts)}" if config.parts else ""
-    mode = "--chat" if data.objective.input_kind == "chat" else "--interactive"
+    mode = "--chat" if run.data.objective.input_kind == "chat" else "--interactive"
     sample = f"python sample.py --run {folder}{parts} {mode}"
     best = read_best(folder)
     if best is not None and best != step_name(state.step):

@@ -37,14 +37,6 @@ def find_files(path: str | list[str], cache: str) -> list[Path]:
     return files
 
 
-def check_encoding(name: str) -> None:
-    try:
-        "".encode(name)
-    except LookupError:
-        hint = "not a text encoding of Python; try utf-8, latin-1, cp1252 or utf-16"
-        raise ValueError(f"encoding is {name!r:.60}, {hint}") from None
-
-
 @dataclass(kw_only=True)
 class Files(Source):
     """Files, folders (recursively) or globs; those of val_path are all for validation."""
@@ -55,7 +47,11 @@ class Files(Source):
     on_error: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
-        check_encoding(self.encoding)
+        try:
+            "".encode(self.encoding)
+        except LookupError:
+            hint = "not a text encoding of Python; try utf-8, latin-1, cp1252 or utf-16"
+            raise ValueError(f"encoding is {self.encoding!r:.60}, {hint}") from None
 
     def files(self) -> list[Path]:
         found = find_files(self.path, self.cache)

@@ -30,6 +30,7 @@ class Conversation:
         """Print an answer. If it is interrupted, the conversation keeps what was printed."""
         sampler = self.sampler
         turn = {"role": "user", "content": text}
+
         row = sampler.encode([*self.messages, turn])
         context = sampler.model.context_length
         n_new = min(sampler.options.max_new_tokens, context // 2)  # there should be room for these

@@ -93,6 +93,7 @@ def filled(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
             raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
 
     found = fill_masks(sampler.model, [row.prompt_ids for row in rows], specials)
+
     for row in rows:
         complete = list(row.prompt_ids)
         predictions = ""
@@ -118,7 +119,8 @@ def vectors(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
     found = embed(sampler.model, [row.prompt_ids for row in rows], *pooling)
 
     for row, vector in zip(rows, found, strict=True):
-        yield row, json.dumps({"text": row.prompt, "embedding": vector}) + "\n"
+        row.stream.text = json.dumps({"text": row.prompt, "embedding": vector}) + "\n"
+        yield row, row.stream.text
 
 
 @torch.inference_mode()

@@ -98,6 +98,7 @@ def parse_options(args: list[str] | None = None) -> Namespace:
     """The options; `given` are those, besides a prompt, that differ from their defaults."""
     options, rest = make_parser().parse_known_args(args)
     values = vars(options)
+
     options.given = {name for name in values if values[name] != DEFAULTS.get(name)}
     options.sampling = {name: values[name] for name in vars(Sampling()) if name in options.given}
 
@@ -173,6 +174,7 @@ def choose_sampling(options: Namespace, kind: str, continues: bool) -> Sampling:
     """The sampling options for a model of this kind; `continues`: whether it continues a text."""
     usual = {"temperature": 0.8 if continues else 0.0}
     sampling = construct("", Sampling, usual | options.sampling)
+
     if options.given:
         check_kind(options, kind, continues)
         if sampling.temperature == 0:
@@ -184,14 +186,18 @@ def check_kind(options: Namespace, kind: str, continues: bool) -> None:
     """Refuse what a model of this kind cannot do."""
     if options.embed and kind != "encoder":
         raise ValueError(f"--embed needs an encoder; model.kind is {kind}")
+
     if kind != "encoder_decoder":
         refuse("beams", options, f"beam search needs an encoder_decoder; model.kind is {kind}")
+
     if kind == "encoder":
-        refuse(f"{GENERATION} serve", options, f"an encoder fills in {MASK}")
+        refuse(GENERATION, options, f"an encoder fills in {MASK}")
+
     if kind == "classifier":
         refuse(
             f"{GENERATION} source slide chat explain serve", options, "this model is a classifier"
         )
+
     if continues:
         refuse("source", options, "this model continues a --prompt")
 
@@ -219,5 +225,6 @@ def read_texts(options: Namespace) -> list:
 
     if not options.chat:
         return lines
+
     numbered = ((f"line {number}", line) for number, line in enumerate(lines, 1))
     return [to_messages(read_turns(place, parse_json(place, line))) for place, line in numbered]

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.text import Text
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from model.generate.decode import NOT_FINITE, left_pad
 
@@ -18,15 +16,28 @@ STYLES = ("", "yellow", "dark_orange", "red")  # of a terminal, each for 4 bits 
 
 
 @torch.inference_mode()
-def score(model: Any, ids: list[int]) -> Tensor:
-    """The log-probability of each id but the first, which nothing precedes."""
+def score(model: Any, ids: list[int], n_likely: int = 0) -> tuple[list[float], list[dict]]:
+    """The log-probability of each id but the first, which nothing precedes; and the likeliest ids in
+    its place, with theirs."""
     tokens, _ = left_pad([ids[:-1]], model)
-    logits_TV = model.head(model.hidden(tokens)[0]).float()
-    logprobs_T = -cross_entropy(logits_TV, tokens.new_tensor(ids[1:]), reduction="none")
+    logprobs_TV = model.head(model.hidden(tokens)[0]).float().log_softmax(-1)
+    logprobs_T1 = logprobs_TV.gather(1, tokens.new_tensor(ids[1:])[:, None])
 
-    if not logprobs_T.isfinite().all():
+    if not logprobs_T1.isfinite().all():
         raise FloatingPointError(NOT_FINITE)
-    return logprobs_T
+
+    top = logprobs_TV.topk(n_likely)
+    pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    return logprobs_T1[:, 0].tolist(), [dict(zip(*pair, strict=True)) for pair in pairs]
+
+
+def texts_of(tokenizer: Any, ids: list[int]) -> list[str]:
+    """The text that each id adds."""
+    decode = tokenizer.incremental_decoder()
+
+    texts = [decode([i]) for i in ids]
+    texts[-1] += decode([], final=True)
+    return texts
 
 
 def print_scores(sampler: Any, rows: list) -> None:
@@ -39,19 +50,13 @@ def print_scores(sampler: Any, rows: list) -> None:
             raise ValueError(f"--score needs a text of two tokens, not {row.prompt!r:.60}")
 
     for row in rows:
-        first, *ids = row.prompt_ids
-        logprobs = score(sampler.model, row.prompt_ids).tolist()
-        decode = sampler.tokenizer.incremental_decoder()
-
-        decode([first])
-        tokens = [decode([i]) for i in ids]
-        tokens[-1] += decode([], final=True)
-
+        logprobs, _ = score(sampler.model, row.prompt_ids)
+        tokens = texts_of(sampler.tokenizer, row.prompt_ids)[1:]
         n_bytes = len("".join(tokens).encode())
         bits = -sum(logprobs) / BIT
         found = {
             "prompt": row.prompt,
-            "ids": ids,
+            "ids": row.prompt_ids[1:],
             "tokens": tokens,
             "logprobs": logprobs,
             "bits": bits,

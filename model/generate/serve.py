@@ -3,8 +3,11 @@
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from select import select
+from socket import MSG_PEEK
 from typing import Any
 
 from configs.cli import print
@@ -12,12 +15,19 @@ from data.chat import to_messages
 from data.sources.tables import read_turns
 from model.generate.decode import left_pad
 from model.generate.options import SAMPLING, parse_options
+from model.generate.score import score, texts_of
 
+# {path: the kind of its answer, its field for what sample.py calls a prompt, and flags}
+REQUESTS = {
+    "/v1/completions": ("text_completion", "prompt"),
+    "/v1/chat/completions": ("chat.completion", "messages", "--chat", "--json"),
+    "/v1/embeddings": ("list", "input", "--embed=auto"),
+}
 GATHER = 0.005  # seconds in which requests can join a batch
 # {setting of a request: option of sample.py}
 FLAGS = {name: name.replace("_", "-") for name in f"{SAMPLING} stop".split()}
 FLAGS |= {"max_tokens": "max-new-tokens", "max_completion_tokens": "max-new-tokens"}
-IGNORED = ("model", "user", "stream", "stream_options")
+IGNORED = ("model", "user", "stream", "stream_options", "encoding_format")
 MODELS = '{"object": "list", "data": [{"id": "run", "object": "model"}]}'
 WAITING: list = []  # clients
 WORKER = ThreadPoolExecutor(1)
@@ -28,6 +38,8 @@ class Client(BaseHTTPRequestHandler):
 
     sampler: Any  # of the server; then of the request
     streams = False
+    echoes = False  # each text begins with its prompt
+    n_likely = None  # how many of the likeliest tokens are listed at each place
     timeout = 5  # seconds in which a client must read or write
 
     def do_GET(self) -> None:
@@ -39,9 +51,11 @@ class Client(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         status = 200
+
         try:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             self.read_request(json.loads(body))
+
             if self.streams:
                 self.send("", "text/event-stream")
 
@@ -52,17 +66,23 @@ class Client(BaseHTTPRequestHandler):
             status = 400
             answer = json.dumps({"error": {"message": str(error)}})
 
-        if self.streams:
-            self.send_event(answer)
-            self.send_event("[DONE]")
-        else:
-            self.send(answer, status=status)
+        with suppress(OSError):  # the client may be gone
+            if self.streams:
+                self.send_event(answer)
+                self.send_event("[DONE]")
+            else:
+                self.send(answer, status=status)
 
     def read_request(self, settings: dict) -> None:
         """A request is a command line of sample.py."""
-        self.is_chat = "chat" in self.path
-        prompt = settings.pop("messages" if self.is_chat else "prompt")
-        flags = ["--chat", "--json"] if self.is_chat else []
+        self.kind, field, *flags = REQUESTS[self.path]
+
+        prompts = settings.pop(field)
+        streams = settings.pop("stream", False)
+
+        if field == "prompt":
+            self.echoes = settings.pop("echo", False)
+            self.n_likely = settings.pop("logprobs", None)
 
         for name, value in settings.items():
             if name in FLAGS and value is not None:
@@ -72,62 +92,113 @@ class Client(BaseHTTPRequestHandler):
                 raise ValueError(f"unknown setting {name}; choose from {', '.join(FLAGS)}")
 
         options = parse_options(flags)
-        options.given = set()  # clients send a seed for greedy decoding, too
-        self.sampler = type(self.sampler)(options, self.sampler.run)
-        self.batch = (self.sampler.sampling, options.max_new_tokens, self.sampler.rules)
+        options.given &= {"embed"}  # clients send a seed for greedy decoding, too
+        self.sampler = sampler = type(self.sampler)(options, self.sampler.run)
+        self.batch = (sampler.sampling, options.max_new_tokens, sampler.rules, options.embed)
 
-        if self.is_chat:
-            prompt = to_messages(read_turns("the request", prompt))
-        self.rows = [self.sampler.encode(prompt, n) for n in range(options.n)]
-        left_pad([self.rows[0].prompt_ids], self.sampler.model)  # checks its length
-        self.streams = settings.get("stream", False)
+        if self.n_likely is not None and (streams or not sampler.echoes):
+            raise ValueError("logprobs needs a decoder that continues a text, without a stream")
+
+        if options.chat:
+            self.kind += ".chunk" * streams
+            prompts = [to_messages(read_turns("the request", prompts))]
+        elif isinstance(prompts, str) or isinstance(prompts[0], int):
+            prompts = [prompts]
+
+        self.rows = [sampler.encode(prompt, n) for prompt in prompts for n in range(options.n)]
+        left_pad([row.prompt_ids for row in self.rows], sampler.model)  # checks their lengths
+        self.streams = streams  # of a request without errors
 
     def generate(self) -> None:
         """Generate for this client, and for those that can be in one batch with it."""
         if self not in WAITING:
             return  # another one has done so
+
         n = 0
         while n < len(WAITING):  # more have come
             n = len(WAITING)
             time.sleep(GATHER)
 
         WAITING.remove(self)  # after an error, the others try it themselves
-        others = [client for client in WAITING if client.batch == self.batch]
-        owners = {id(row): client for client in (self, *others) for row in client.rows}
-        rows = [row for client in (self, *others) for row in client.rows]
 
-        for row, piece in self.sampler.generate(rows):
+        others = [client for client in WAITING if client.batch == self.batch]
+        clients = (self, *others)
+        owners = {id(row): client for client in clients for row in client.rows}
+        rows = [row for client in clients for row in client.rows]
+
+        for row, piece in self.sampler.complete(rows):
             client = owners[id(row)]
-            if client.streams and piece:
-                client.send_event(client.response([row]))
+
+            try:
+                client.check_connection()
+                if client.streams and piece:
+                    client.send_event(client.response([row]))
+            except OSError:
+                for own in client.rows:
+                    own.stream.finish_reason = "stop"
+
         for client in others:
             WAITING.remove(client)
 
+    def check_connection(self) -> None:
+        """Raise an error if the client is gone."""
+        if select([self.connection], [], [], 0)[0] and not self.connection.recv(1, MSG_PEEK):
+            raise ConnectionError
+
     def response(self, rows: list) -> str:
-        """The texts; of a stream, what is new in them."""
-        choices = []
-        for row in rows:
-            text = row.stream.text.removeprefix(row.shown)
-            row.shown = row.stream.text
-            reason = row.stream.finish_reason
-            reason = "stop" if reason == "eos" else reason
-            choice: dict = {"index": row.sample_id, "finish_reason": reason}
+        """The vectors, or the texts; of a stream, what is new in them."""
+        if self.sampler.options.embed:
+            data = [json.loads(row.stream.text) | {"index": n} for n, row in enumerate(rows)]
+            return json.dumps({"object": self.kind, "data": data})
 
-            if self.is_chat:
-                message = {"content": text}
-                if not self.streams:
-                    message["role"] = "assistant"
-                choice["delta" if self.streams else "message"] = message
-            else:
-                choice["text"] = text
-                new = row.stream.logprobs[-1:] if self.streams else row.stream.logprobs
-                choice["logprobs"] = {"token_logprobs": new}
-            choices.append(choice)
+        answer = {"object": self.kind, "created": int(time.time())}
 
-        kind = f"chat.completion{'.chunk' if self.streams else ''}"
-        kind = kind if self.is_chat else "text_completion"
-        now = int(time.time())
-        return json.dumps({"id": "", "object": kind, "created": now, "choices": choices})
+        return json.dumps(answer | {"choices": [self.choice(row) for row in rows]})
+
+    def choice(self, row: Any) -> dict:
+        text = row.stream.text
+        if self.echoes:
+            text = self.sampler.tokenizer.decode(row.prompt_ids) + text
+
+        new = text.removeprefix(row.shown)
+        row.shown = text
+
+        reason = row.stream.finish_reason
+        reason = "stop" if reason == "eos" else reason
+        choice = {"index": self.rows.index(row), "finish_reason": reason}
+
+        if not self.sampler.options.chat:
+            return choice | {"text": new, "logprobs": self.logprobs(row)}
+
+        if self.streams:
+            return choice | {"delta": {"content": new}}
+        return choice | {"message": {"content": new, "role": "assistant"}}
+
+    def logprobs(self, row: Any) -> dict:
+        """The log-probabilities of the tokens. For the likeliest in their places, the text is read
+        again."""
+        if self.n_likely is None:
+            new = row.stream.logprobs
+            return {"token_logprobs": new[-1:] if self.streams else new}
+
+        ids = row.prompt_ids + row.stream.ids
+
+        tokenizer = self.sampler.tokenizer
+        logprobs, top = WORKER.submit(score, self.sampler.model, ids, self.n_likely).result()
+
+        likely: list = [None]
+        for before, ids_there in zip(ids, top, strict=False):
+            shown = len(tokenizer.decode([before]))
+            pairs = reversed(ids_there.items())  # if several have one text, the likeliest counts
+
+            likely.append({tokenizer.decode([before, i])[shown:]: p for i, p in pairs})
+
+        first = 0 if self.echoes else len(row.prompt_ids)
+        return {
+            "tokens": texts_of(tokenizer, ids)[first:],
+            "token_logprobs": [None, *logprobs][first:],
+            "top_logprobs": likely[first:],
+        }
 
     def send(self, content: str, kind: str = "application/json", status: int = 200) -> None:
         self.send_response(status)
@@ -136,11 +207,7 @@ class Client(BaseHTTPRequestHandler):
         self.wfile.write(content.encode())
 
     def send_event(self, content: str) -> None:
-        try:
-            self.wfile.write(f"data: {content}\n\n".encode())
-        except OSError:  # the client is gone
-            for row in self.rows:
-                row.stream.finish_reason = "stop"
+        self.wfile.write(f"data: {content}\n\n".encode())
 
 
 class Server(ThreadingHTTPServer):
@@ -151,6 +218,7 @@ class Server(ThreadingHTTPServer):
 def serve(sampler: Any) -> None:
     Client.sampler = sampler
     options = sampler.options
+
     with Server((options.host, options.serve), Client) as server:
         print(f"http://{options.host}:{server.server_port}")
         server.serve_forever()

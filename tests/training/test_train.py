@@ -181,7 +181,7 @@ def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):
 @pytest.mark.parametrize("name", names("experiment"))
 def test_every_experiment_runs_shrunk(run, name):
     data = ["data=text", "data.path=book.txt"]
-    if name == "reverse":  # it has pairs
+    if name == "reverse":
         data = ["data=synthetic", "data.size=100"]
     sizes = ["train.steps=1", "train.batch_size=2", "schedule.warmup=0", "model.context_length=32"]
     folder = run(f"experiment={name}", *data, "tokenizer=byte", *sizes, "log.every=1")
