@@ -32,22 +32,25 @@ def create(client):
     return partial(client.completions.create, model="-")
 
 
-@pytest.mark.parametrize("prompt", ["line 1", "☃"])
-def test_completions(create, rows, prompt):
+def test_completions(create, rows):
+    prompt = "line ☃"
     expected = rows("--prompt", prompt, *FLAGS)
-    streamed = ["", ""]
+    texts = ["", ""]
+    logprobs = [[], []]
     for event in create(prompt=prompt, stream=True, **OPTIONS):
         for choice in event.choices:
-            streamed[choice.index] += choice.text
-    assert streamed == [row["text"] for row in expected]
+            texts[choice.index] += choice.text
+            logprobs[choice.index] += choice.logprobs.token_logprobs
+    assert texts == [row["text"] for row in expected]
+    assert logprobs == [row["logprobs"] for row in expected]
     found = create(prompt=2 * [list(prompt.encode())], echo=True, logprobs=3, **OPTIONS).choices
     for choice, row in zip(found, 2 * expected, strict=True):
         assert found[choice.index] is choice
         assert choice.text == prompt + row["text"]
         assert "".join(choice.logprobs.tokens).startswith(choice.text)
-        _, *logprobs = choice.logprobs.token_logprobs
-        assert logprobs[-len(row["ids"]) :] == pytest.approx(row["logprobs"], abs=1e-5)
-        for logprob, likely in zip(logprobs, choice.logprobs.top_logprobs[1:], strict=True):
+        _, *read = choice.logprobs.token_logprobs
+        assert read[-len(row["ids"]) :] == pytest.approx(row["logprobs"], abs=1e-5)
+        for logprob, likely in zip(read, choice.logprobs.top_logprobs[1:], strict=True):
             assert max(likely.values()) >= logprob
 
 

@@ -3,7 +3,6 @@
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from select import select
@@ -27,7 +26,7 @@ GATHER = 0.005  # seconds in which requests can join a batch
 # {setting of a request: option of sample.py}
 FLAGS = {name: name.replace("_", "-") for name in f"{SAMPLING} stop".split()}
 FLAGS |= {"max_tokens": "max-new-tokens", "max_completion_tokens": "max-new-tokens"}
-IGNORED = ("model", "user", "stream", "stream_options", "encoding_format")
+IGNORED = ("model", "user", "stream_options", "encoding_format")
 MODELS = '{"object": "list", "data": [{"id": "run", "object": "model"}]}'
 WAITING: list = []  # clients
 WORKER = ThreadPoolExecutor(1)
@@ -39,7 +38,7 @@ class Client(BaseHTTPRequestHandler):
     sampler: Any  # of the server; then of the request
     streams = False
     echoes = False  # each text begins with its prompt
-    n_likely = None  # how many of the likeliest tokens are listed at each place
+    n_likely = 0  # how many of the likeliest tokens are listed at each place
     timeout = 5  # seconds in which a client must read or write
 
     def do_GET(self) -> None:
@@ -54,7 +53,7 @@ class Client(BaseHTTPRequestHandler):
 
         try:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.read_request(json.loads(body))
+            self.read_request(json.loads(body, parse_float=str))
 
             if self.streams:
                 self.send("", "text/event-stream")
@@ -66,23 +65,22 @@ class Client(BaseHTTPRequestHandler):
             status = 400
             answer = json.dumps({"error": {"message": str(error)}})
 
-        with suppress(OSError):  # the client may be gone
-            if self.streams:
-                self.send_event(answer)
-                self.send_event("[DONE]")
-            else:
-                self.send(answer, status=status)
+        if self.streams:
+            self.send_event(answer)
+            self.send_event("[DONE]")
+        else:
+            self.send(answer, status=status)
 
     def read_request(self, settings: dict) -> None:
         """A request is a command line of sample.py."""
         self.kind, field, *flags = REQUESTS[self.path]
 
         prompts = settings.pop(field)
-        streams = settings.pop("stream", False)
+        streams = field != "input" and settings.pop("stream", False)
 
         if field == "prompt":
             self.echoes = settings.pop("echo", False)
-            self.n_likely = settings.pop("logprobs", None)
+            self.n_likely = settings.pop("logprobs", 0)
 
         for name, value in settings.items():
             if name in FLAGS and value is not None:
@@ -92,11 +90,12 @@ class Client(BaseHTTPRequestHandler):
                 raise ValueError(f"unknown setting {name}; choose from {', '.join(FLAGS)}")
 
         options = parse_options(flags)
-        options.given &= {"embed"}  # clients send a seed for greedy decoding, too
+        # not a seed, which clients also send for greedy decoding
+        options.given = {"embed" if options.embed else "max_new_tokens"}
         self.sampler = sampler = type(self.sampler)(options, self.sampler.run)
         self.batch = (sampler.sampling, options.max_new_tokens, sampler.rules, options.embed)
 
-        if self.n_likely is not None and (streams or not sampler.echoes):
+        if self.n_likely and (streams or not sampler.echoes):
             raise ValueError("logprobs needs a decoder that continues a text, without a stream")
 
         if options.chat:
@@ -107,6 +106,8 @@ class Client(BaseHTTPRequestHandler):
 
         self.rows = [sampler.encode(prompt, n) for prompt in prompts for n in range(options.n)]
         left_pad([row.prompt_ids for row in self.rows], sampler.model)  # checks their lengths
+        for row in self.rows:
+            row.client = self
         self.streams = streams  # of a request without errors
 
     def generate(self) -> None:
@@ -122,16 +123,14 @@ class Client(BaseHTTPRequestHandler):
         WAITING.remove(self)  # after an error, the others try it themselves
 
         others = [client for client in WAITING if client.batch == self.batch]
-        clients = (self, *others)
-        owners = {id(row): client for client in clients for row in client.rows}
-        rows = [row for client in clients for row in client.rows]
+        rows = [row for client in (self, *others) for row in client.rows]
 
-        for row, piece in self.sampler.complete(rows):
-            client = owners[id(row)]
+        for row, _ in self.sampler.complete(rows):
+            client = row.client
 
             try:
                 client.check_connection()
-                if client.streams and piece:
+                if client.streams and not row.stream.finish_reason:
                     client.send_event(client.response([row]))
             except OSError:
                 for own in client.rows:
@@ -177,9 +176,11 @@ class Client(BaseHTTPRequestHandler):
     def logprobs(self, row: Any) -> dict:
         """The log-probabilities of the tokens. For the likeliest in their places, the text is read
         again."""
-        if self.n_likely is None:
+        if not self.n_likely:
             new = row.stream.logprobs
-            return {"token_logprobs": new[-1:] if self.streams else new}
+            if self.streams:
+                row.stream.logprobs = []
+            return {"token_logprobs": new}
 
         ids = row.prompt_ids + row.stream.ids
 
@@ -214,11 +215,13 @@ class Server(ThreadingHTTPServer):
     daemon_threads = False  # at the end, all requests are answered
     request_queue_size = 128
 
+    def handle_error(self, *client: Any) -> None:
+        """A client is gone: do_POST handles all other errors."""
+
 
 def serve(sampler: Any) -> None:
     Client.sampler = sampler
-    options = sampler.options
 
-    with Server((options.host, options.serve), Client) as server:
-        print(f"http://{options.host}:{server.server_port}")
+    with Server((sampler.options.host, sampler.options.serve), Client) as server:
+        print(f"http://{sampler.options.host}:{server.server_port}")
         server.serve_forever()
