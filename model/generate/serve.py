@@ -3,6 +3,7 @@
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from select import select
@@ -28,7 +29,7 @@ FLAGS = {name: name.replace("_", "-") for name in f"{SAMPLING} stop".split()}
 FLAGS |= {"max_tokens": "max-new-tokens", "max_completion_tokens": "max-new-tokens"}
 IGNORED = ("model", "user", "stream_options", "encoding_format")
 MODELS = '{"object": "list", "data": [{"id": "run", "object": "model"}]}'
-WAITING: list = []  # clients
+WAITING: list = []
 WORKER = ThreadPoolExecutor(1)
 
 
@@ -53,7 +54,7 @@ class Client(BaseHTTPRequestHandler):
 
         try:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.read_request(json.loads(body, parse_float=str))
+            self.read_request(json.loads(body, parse_float=Decimal))
 
             if self.streams:
                 self.send("", "text/event-stream")
@@ -63,7 +64,7 @@ class Client(BaseHTTPRequestHandler):
             answer = self.response(self.rows)
         except Exception as error:  # whatever was asked, the server goes on
             status = 400
-            answer = json.dumps({"error": {"message": str(error)}})
+            answer = json.dumps({"error": {"message": f"{self.path}: {error}"}})
 
         if self.streams:
             self.send_event(answer)
