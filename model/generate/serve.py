@@ -94,7 +94,7 @@ class Client(BaseHTTPRequestHandler):
         # not a seed, which clients also send for greedy decoding
         options.given = {"embed" if options.embed else "max_new_tokens"}
         self.sampler = sampler = type(self.sampler)(options, self.sampler.run)
-        self.batch = (sampler.sampling, options.max_new_tokens, sampler.rules, options.embed)
+        self.batch_key = (sampler.sampling, options.max_new_tokens, sampler.rules, options.embed)
 
         if self.n_likely and (streams or not sampler.echoes):
             raise ValueError("logprobs needs a decoder that continues a text, without a stream")
@@ -123,7 +123,7 @@ class Client(BaseHTTPRequestHandler):
 
         WAITING.remove(self)  # after an error, the others try it themselves
 
-        others = [client for client in WAITING if client.batch == self.batch]
+        others = [client for client in WAITING if client.batch_key == self.batch_key]
         rows = [row for client in (self, *others) for row in client.rows]
 
         for row, _ in self.sampler.complete(rows):
@@ -175,8 +175,8 @@ class Client(BaseHTTPRequestHandler):
         return choice | {"message": {"content": new, "role": "assistant"}}
 
     def logprobs(self, row: Any) -> dict:
-        """The log-probabilities of the tokens. For the likeliest in their places, the text is read
-        again."""
+        """The log-probabilities of the tokens. With n_likely, the text is read again: only then are
+        those of other tokens known."""
         if not self.n_likely:
             new = row.stream.logprobs
             if self.streams:
@@ -189,17 +189,17 @@ class Client(BaseHTTPRequestHandler):
         logprobs, top = WORKER.submit(score, self.sampler.model, ids, self.n_likely).result()
 
         likely: list = [None]
-        for before, ids_there in zip(ids, top, strict=False):
-            shown = len(tokenizer.decode([before]))
-            pairs = reversed(ids_there.items())  # if several have one text, the likeliest counts
+        for before, logprob_of in zip(ids, top, strict=False):
+            known = len(tokenizer.decode([before]))
+            pairs = reversed(logprob_of.items())  # if several have one text, the likeliest counts
 
-            likely.append({tokenizer.decode([before, i])[shown:]: p for i, p in pairs})
+            likely.append({tokenizer.decode([before, i])[known:]: p for i, p in pairs})
 
-        first = 0 if self.echoes else len(row.prompt_ids)
+        start = 0 if self.echoes else len(row.prompt_ids)
         return {
-            "tokens": texts_of(tokenizer, ids)[first:],
-            "token_logprobs": [None, *logprobs][first:],
-            "top_logprobs": likely[first:],
+            "tokens": texts_of(tokenizer, ids)[start:],
+            "token_logprobs": [None, *logprobs][start:],
+            "top_logprobs": likely[start:],
         }
 
     def send(self, content: str, kind: str = "application/json", status: int = 200) -> None:
