@@ -43,7 +43,7 @@ from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr
 from training.restore import final_loss, restore, truncate_logs
 from training.run import Run, TrainState
-from training.schedule import RunLength, build_schedule
+from training.schedule import RunLength, Schedule, build_schedule
 from training.settings import read_settings
 from training.step import LossModule, fit_micro_batch, micro_batches, read_batch, seed_step
 from training.summary import summarize
@@ -106,8 +106,7 @@ def train(config: Config, origin: dict | None = None) -> float:
             if last is not None:
                 return last
 
-        # only a check: loop() builds its own
-        build_schedule(config.schedule, run_length.scheduled_steps)
+        schedule = build_schedule(config.schedule, run_length.scheduled_steps)
 
         # torch.compile (in place, but eager in eval mode) and DDP, for training steps only:
         # evaluations and samples have other shapes
@@ -132,7 +131,7 @@ def train(config: Config, origin: dict | None = None) -> float:
         # however the run ends, a checkpoint that is being written is completed
         with distributed.catch_signals(), saver.thread, closing(log):
             try:
-                loop(run, run_length, train_module, saver, log)
+                loop(run, run_length, schedule, train_module, saver, log)
                 metrics = evaluate(run, bar=log.bar)
                 log.evaluation(metrics, full=True)
             except StopRequested:
@@ -151,14 +150,17 @@ def train(config: Config, origin: dict | None = None) -> float:
 
 
 def loop(
-    run: Run, run_length: RunLength, train_module: nn.Module, saver: Checkpointer, log: Log
+    run: Run,
+    run_length: RunLength,
+    schedule: Schedule,
+    train_module: nn.Module,
+    saver: Checkpointer,
+    log: Log,
 ) -> None:
     """Train until the run is over. The weights are a function of (seed, step); with train.minutes
     also of time, because the learning rate then follows the clock. Evaluations, samples and logs
     change no weight."""
     config, world, state = run.config, run.world, run.state
-    schedule = build_schedule(config.schedule, run_length.scheduled_steps)
-
     batches = prefetch(partial(read_batch, run), itertools.count(state.step))
     start = time.perf_counter() - state.seconds
 
@@ -171,11 +173,10 @@ def loop(
         log.evaluation(metrics)
         return state.record(metrics["val_loss"])
 
-    # also before the first step: the best checkpoint may be the model that fine-tuning starts from
-    evaluates_ends = config.eval.every is not None or config.init_from is not None
-    if state.step == 0 and evaluates_ends:
+    evaluates = config.eval.every is not None or config.init_from is not None
+    if state.step == 0 and evaluates:
         validate()
-        if config.init_from:
+        if config.init_from:  # the best checkpoint may be the model that fine-tuning starts from
             saver.save(best=True)
 
     while not run_length.is_over(state):
@@ -186,14 +187,14 @@ def loop(
         batch = next(batches)
         result = update(run, train_module, batch, clock)
         state.step += 1
-        state.tokens += batch.n_tokens  # share() keeps the number of the whole batch
+        state.tokens += batch.n_tokens  # of the whole batch, whatever share of it is here
         state.seconds = result.clock
         if run.ema:
             run.ema.update(state.step)
         log.step(progress, result.losses | {"lr": lr, "grad_norm": result.grad_norm})
 
         is_best = False
-        if is_due(config.eval.every) or (evaluates_ends and run_length.is_over(state)):
+        if is_due(config.eval.every) or (evaluates and run_length.is_over(state)):
             is_best = validate()
         if is_due(config.sample.every):
             log.sample(sample(run))
@@ -257,7 +258,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
         norm = fsdp.whole(norm)
 
     # all that the host reads, in one exchange: the only wait for the GPU
-    own_clock = clock if world.is_main else 0.0  # the sum is the main process's value
+    own_clock = clock if world.is_main else 0.0  # summed below: all get that of the main process
     n_signals = len(distributed.received_signals)
     sums = world.sum(batch.count, norm, own_clock, n_signals, *totals.values())
     total_count, total_norm, clock, all_signals, *total_losses = sums.tolist()
@@ -265,10 +266,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     grad_norm = total_norm / world.size  # all processes have the same norm
 
     overflow = scaler.is_enabled() and not math.isfinite(grad_norm)  # in float16: skip the step
-    numbers = dict(means)
-    if not overflow:
-        numbers["gradient"] = grad_norm
-    check_finite(numbers, state.step + 1)
+    check_finite(means if overflow else means | {"gradient": grad_norm}, state.step + 1)
 
     # update; after an overflow, the scaler itself would skip only the optimizer that met it
     for optimizer in optimizers:

@@ -96,7 +96,7 @@ class TokenLoader(Loader):
     def example(self, i: int) -> ndarray:
         """The tokens of a row, and those that it only predicts."""
         size = self.objective.seq_len
-        return self.file.text(i * size, size + self.objective.lookahead)
+        return self.file.ids(i * size, size + self.objective.lookahead)
 
     def widest(self) -> Batch:
         """A batch that needs the most memory. All are alike, except that an objective may make
@@ -115,7 +115,7 @@ class TokenLoader(Loader):
 def prefetch(function: Callable, items: Iterable, workers: int = 1, ahead: int = 1) -> Iterator:
     """map(function, items), in threads that are some items ahead."""
     with ThreadPoolExecutor(workers) as threads:
-        futures = (threads.submit(function, item) for item in items)  # when islice takes it
+        futures = (threads.submit(function, item) for item in items)  # each once islice takes it
         running = deque(islice(futures, ahead))
 
         while running:

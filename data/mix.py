@@ -129,15 +129,10 @@ class JoinedFiles:
     """The size of all sources together, and their tokens."""
 
     def __init__(self, parts: list[TokenFile]):
-        self.parts = parts
         self.folder = parts[0].folder
         self.split = parts[0].split
         sizes = [(part.n_tokens, part.n_bytes, part.n_items) for part in parts]
         self.n_tokens, self.n_bytes, self.n_items = np.sum(sizes, axis=0).tolist()
-
-    @property
-    def tokens(self) -> ndarray:
-        return np.concatenate([part.tokens for part in self.parts])
 
 
 class MixLoader(Loader):

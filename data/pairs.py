@@ -35,12 +35,11 @@ class PairLoader(Loader):
 
         if kind == "chat":  # its second text is a mask of the answers
             for i in np.flatnonzero(is_too_long):
-                mask = self.file.text(starts[i, 1], truncated[i, 1])
+                mask = self.file.ids(starts[i, 1], truncated[i, 1])
                 used[i] &= mask[1:].any()
 
-        self.n_too_long = int(is_too_long.sum())
-        if self.n_too_long:
-            count = f"{self.n_too_long} of {len(lengths)} {self.objective.items}"
+        if n_too_long := is_too_long.sum():
+            count = f"{n_too_long} of {len(lengths)} {self.objective.items}"
             context = f"a context of {self.objective.context_length}"
             problem = f"{count} of {self.file.split} are too long for {context}"
 
@@ -110,4 +109,4 @@ class PairLoader(Loader):
 
     def example(self, i: int) -> list[ndarray]:
         """[source, target], or [ids, mask] of a conversation."""
-        return list(map(self.file.text, self.starts[i], self.lengths[i]))
+        return list(map(self.file.ids, self.starts[i], self.lengths[i]))

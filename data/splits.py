@@ -63,8 +63,9 @@ def split_documents(
         else:
             pieces = [(TRAIN if share else VALIDATION, document)]
 
-        # only matters in a mix: a source with validation files holds out nothing else
-        yield from (piece for piece in pieces if piece[0] == TRAIN or not parts)
+        if parts:  # they are its validation set; only in a mix is anything else held out
+            pieces = [piece for piece in pieces if piece[0] == TRAIN]
+        yield from pieces
     for part in parts:
         for _, document in hashed_documents(part, skipped):
             yield VALIDATION, document

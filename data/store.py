@@ -94,7 +94,7 @@ class TokenFile:
         if self.ends[-1] != self.n_tokens:
             raise ValueError(f"{path.name} has {self.n_tokens} tokens, not {self.ends[-1]}")
 
-    def text(self, start: int, length: int) -> ndarray:
+    def ids(self, start: int, length: int) -> ndarray:
         return self.tokens[start : start + length].astype(np.int64)
 
     def pairs(self) -> tuple[ndarray, ndarray]:

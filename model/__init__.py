@@ -1,7 +1,8 @@
 """One transformer for all families. Read transformer.py, stack.py, block.py, attention.py and
 attend.py first, in the order of a forward pass; `python -m model.shapes` prints all its shapes.
 
-A name's trailing capitals are its axes, as in q_BHTD; a bare x is always (B, T, C).
+A name's trailing capitals are its axes, as in q_BHTD; a bare x is always (B, T, C). A result has a
+name even if only `return` follows: model.shapes shows it.
 """
 
 from model import encoders as encoders  # registers its architectures

@@ -11,8 +11,8 @@ from model.embedding import make_table
 
 class Bigrams(nn.Module):
     """x_t + w_1 * x_(t-1) + ... + w_4 * x_(t-4), with a weight for each channel, and a vector for
-    the pair of tokens at t-1 (0 if there is none) and t, which is zero at first. Pairs are hashed
-    to rows of a table, and rare ones share rows, as in fastText (arxiv.org/abs/1607.01759)."""
+    the pair of tokens at t-1 (0 if there is none) and t. Pairs are hashed to rows of a table, which
+    starts at zero, and rare ones share rows, as in fastText (arxiv.org/abs/1607.01759)."""
 
     def __init__(self, rows: int, d_model: int):
         super().__init__()
@@ -36,7 +36,7 @@ class Bigrams(nn.Module):
             ids_BS = ids_BS1[..., 0]
 
         def before(values: Tensor, lag: int) -> Tensor:
-            """Those of the tokens `lag` places before; where there are none, any. (Without a cache
+            """Those of the tokens `lag` places before; where there are none, wrong ones. (Without a cache
             they are rolled: torch 2.13 compiles a wrong backward pass of index_select on a CPU.)"""
             if cache is None:
                 return values.roll(lag, 1)

@@ -58,7 +58,7 @@ CROSS_ATTENTIONS = Registry(
 )
 
 
-def make_cross(config: ModelConfig, sizes: dict, memory_width: int) -> Attention:
+def make_cross(config: ModelConfig, shared: dict, memory_width: int) -> Attention:
     """kdim and vdim, which no other attention has, are how much of the memory is read."""
     options: Any = dict(config.cross_attention or {})
     kdim, vdim = (
@@ -70,10 +70,10 @@ def make_cross(config: ModelConfig, sizes: dict, memory_width: int) -> Attention
         raise ValueError(f"model.cross_attention.kdim is {kdim}, vdim {vdim}; {reason}")
 
     read = (kdim or memory_width, vdim or memory_width)
-    shared = sizes | {"memory": read, "sliding_window": None}
+    own = shared | {"memory": read, "sliding_window": None}
     known = ATTENTIONS | CROSS_ATTENTIONS
     kinds = {name: kind for name, kind in known.items() if "memory" in parameters_of(kind)}
-    made = build("model.cross_attention", kinds, options, shared)
+    made = build("model.cross_attention", kinds, options, own)
     if not isinstance(made, CrossAttention):
         name = type(made).__name__
         raise ValueError(f"{name} is no cross-attention: let it inherit model.cross.CrossAttention")

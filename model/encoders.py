@@ -18,7 +18,7 @@ class Encoder(Transformer):
 
     kind = "encoder"
 
-    def make_stacks(self, config: ModelConfig, sizes: dict) -> None:
+    def make_stacks(self, config: ModelConfig, shared: dict) -> None:
         self.stack = make_stack(config, causal=False)
 
     def hidden(
@@ -41,7 +41,7 @@ class EncoderDecoder(Transformer):
 
     kind = "encoder_decoder"
 
-    def make_stacks(self, config: ModelConfig, sizes: dict) -> None:
+    def make_stacks(self, config: ModelConfig, shared: dict) -> None:
         if config.cross_attention is None:
             raise ValueError(f"an {self.kind} needs attention@model.cross_attention, such as mha")
         own_sizes = {name: n for name, n in vars(config.encoder).items() if n is not None}
@@ -54,8 +54,8 @@ class EncoderDecoder(Transformer):
         # source and target share an embedding if they have the same width
         self.source_embedding: Embedding | None = None
         if encoder.d_model != config.d_model:
-            sizes = sizes | {"d_model": encoder.d_model}
-            self.source_embedding = make_embedding(config, sizes)
+            shared = shared | {"d_model": encoder.d_model}
+            self.source_embedding = make_embedding(config, shared)
 
     def new_caches(self, size: int) -> Caches:
         return self.decoder.new_caches(size)

@@ -57,7 +57,7 @@ class LayeredStack(Stack):
         pattern = [layer_config(config, name) for name in names]
         return [pattern[i % len(pattern)] for i in range(config.n_layers)]
 
-    def make_positions(self, config: ModelConfig, sizes: dict) -> None:
+    def make_positions(self, config: ModelConfig, shared: dict) -> None:
         """Build the encodings. If there are several, none may add to the embeddings, which all layers
         read."""
         attentions = [block.attention for block in self.blocks]
@@ -74,7 +74,7 @@ class LayeredStack(Stack):
         encodings = []
         for node, rotary_dim in distinct:
             place = "model.position" if node == config.position else "model.layer_kinds.*.position"
-            encodings.append(build(place, POSITIONS, node, sizes | {"rotary_dim": rotary_dim}))
+            encodings.append(build(place, POSITIONS, node, shared | {"rotary_dim": rotary_dim}))
 
         self.context_keys = [
             (encodings[distinct.index(key)], attention.sliding_window)

@@ -91,7 +91,7 @@ def loss(
 
 def chunk_gradients(
     rows_NC: Tensor,
-    aligned: list[Tensor],  # the parameters of the head; the vocabulary is padded to ALIGNMENT
+    head_parameters: list[Tensor],  # their vocabulary is padded to ALIGNMENT
     labels: Sequence[Tensor],
     vocab_size: int,
     head_is_trained: bool,
@@ -102,9 +102,9 @@ def chunk_gradients(
     which serves any number of chunks. On a GPU, while all options are off, chunk_loss gets logits
     whose last columns pad the vocabulary and are -inf."""
 
-    def function(rows_NC: Tensor, *trained: Tensor) -> Tensor:
-        # without `trained`, the head is frozen
-        logits = F.linear(rows_NC, *(trained or aligned))
+    def loss_of(rows_NC: Tensor, *trained: Tensor) -> Tensor:
+        # they are inputs only if they are trained
+        logits = F.linear(rows_NC, *(trained or head_parameters))
 
         # in bfloat16, a sum over the vocabulary would be off by a percent
         logits = logits.to(exact_dtype(rows_NC))
@@ -115,15 +115,15 @@ def chunk_gradients(
             logits = logits[:, :vocab_size]
         return chunk_loss(logits, *labels, **options)
 
-    inputs = [rows_NC, *aligned] if head_is_trained else [rows_NC]
+    inputs = [rows_NC, *head_parameters] if head_is_trained else [rows_NC]
     if torch.compiler.is_compiling():
         # the form that torch.compile can trace; in eager mode it would import the compiler
         numbers = tuple(range(len(inputs)))
-        gradients, value = torch.func.grad_and_value(function, numbers)(*inputs)
+        gradients, value = torch.func.grad_and_value(loss_of, numbers)(*inputs)
         return value, gradients
 
     inputs = [tensor.detach().requires_grad_() for tensor in inputs]
-    value = function(*inputs)
+    value = loss_of(*inputs)
     return value.detach(), torch.autograd.grad(value, inputs)
 
 
@@ -139,9 +139,9 @@ def loss_with_gradients(
     low = matmul_dtype(hidden_NC)
     vocab_size = len(parameters[0])
     padding = -vocab_size % ALIGNMENT
-    aligned = [parameter.detach().to(low) for parameter in parameters]
+    head_parameters = [parameter.detach().to(low) for parameter in parameters]
     if padding:
-        aligned = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in aligned]
+        head_parameters = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in head_parameters]
 
     total = hidden_NC.new_zeros((), dtype=exact)
     row_grads = []
@@ -151,7 +151,7 @@ def loss_with_gradients(
 
     for rows_NC, *chunk in chunks(size, hidden_NC.detach().to(low), *labels):
         value, (grad_NC, *head_grads) = gradients_of_chunk(
-            rows_NC, aligned, chunk, vocab_size, head_is_trained
+            rows_NC, head_parameters, chunk, vocab_size, head_is_trained
         )
         total += value
         row_grads.append(grad_NC)
@@ -187,7 +187,7 @@ class CrossEntropy(torch.autograd.Function):
         index_N1 = targets_N[:, None]
         ctx.save_for_backward(probs_NV, index_N1)
 
-        # log(probs) = logits - log_sum, which is exact at the largest of each row
+        # log(probs) = logits - log_sum: of each row, the largest gives log_sum without rounding
         log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
         return log_sum_N.sum() - logits_NV.gather(-1, index_N1).sum()
 

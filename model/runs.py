@@ -31,17 +31,17 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def list_runs() -> list[Path]:
-    """The runs that have a checkpoint, including those of sweeps; the last has the newest."""
+    """The runs that have a checkpoint, including those of sweeps; the first has the newest."""
     found = [*RUNS.glob(f"*/checkpoints/{STEP}"), *RUNS.glob(f"*/*/checkpoints/{STEP}")]
-    oldest_first = sorted(found, key=os.path.getmtime)
-    return list(dict.fromkeys(path.parents[1] for path in oldest_first))
+    found.sort(key=os.path.getmtime, reverse=True)
+    return list(dict.fromkeys(path.parents[1] for path in found))
 
 
 def newest_run() -> Path:
     runs = list_runs()
     if not runs:
         raise CheckpointError(f"{RUNS}/ has no run with a checkpoint; train one: python train.py")
-    return runs[-1]
+    return runs[0]
 
 
 def similar_run(place: Path) -> str:

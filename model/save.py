@@ -68,7 +68,7 @@ def write_metadata(
     plain = {
         **asdict(config),
         "resume": False,
-        "choices": {},  # origin replaces those of these four that it has
+        "choices": {},  # what origin has replaces these four
         "overrides": [],
         "code": None,
         "frozen": None,

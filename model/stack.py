@@ -33,10 +33,10 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
         # values for parameters of these names, which no config can set (see construct)
-        sizes = {"causal": causal, "memory": None, "cross": None}
+        shared = {"causal": causal, "memory": None, "cross": None}
 
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
-            sizes[name] = getattr(config, name)
+            shared[name] = getattr(config, name)
 
         self.causal = causal
         self.configs = self.layer_configs(config)
@@ -44,10 +44,10 @@ class Stack(nn.Module):
 
         for i, layer_config in enumerate(self.configs):
             own = {"layer": i, "norm": norm_factory(layer_config)}
-            blocks.append(make_block(layer_config, sizes | own, memory_width))
+            blocks.append(make_block(layer_config, shared | own, memory_width))
 
         self.blocks: Any = nn.ModuleList(blocks)
-        self.make_positions(config, sizes)
+        self.make_positions(config, shared)
 
         norm = norm_factory(config)
         self.embedding_norm = norm() if config.embedding_norm else nn.Identity()
@@ -58,10 +58,10 @@ class Stack(nn.Module):
     def layer_configs(self, config: ModelConfig) -> list[ModelConfig]:
         return [config] * config.n_layers
 
-    def make_positions(self, config: ModelConfig, sizes: dict) -> None:
+    def make_positions(self, config: ModelConfig, shared: dict) -> None:
         attention = self.blocks[0].attention
-        sizes = sizes | {"rotary_dim": attention.rotary_dim}
-        self.position = build("model.position", POSITIONS, config.position, sizes)
+        shared = shared | {"rotary_dim": attention.rotary_dim}
+        self.position = build("model.position", POSITIONS, config.position, shared)
         # (position encoding, window) of each layer; here all layers share one context
         self.context_keys = [(self.position, attention.sliding_window)] * len(self.blocks)
 
@@ -123,9 +123,10 @@ class Stack(nn.Module):
         )
 
         contexts = {}
-        # once for each encoding, and for each (encoding, window)
-        rotations = {encoding: encoding.rotary(x, q_pos) for encoding in dict(self.context_keys)}
-        for encoding, window in dict.fromkeys(self.context_keys):
+        rotations: Any = {}
+        for encoding, window in {*self.context_keys}:  # usually all layers have the same
+            if encoding not in rotations:
+                rotations[encoding] = encoding.rotary(x, q_pos)
             seen = caches.slots.seen(window) if caches else slice(None)
             shown = None if visible is None else visible[:, seen]
             hiding = {"sliding_window": window, "visible": shown, "documents": documents}
@@ -158,14 +159,14 @@ class Stack(nn.Module):
         return renumbered(q_slots, k_slots, visible, documents)
 
 
-def make_block(config: ModelConfig, sizes: dict, memory_width: int | None) -> Block:
-    attention = build("model.attention", ATTENTIONS, config.attention, sizes)
+def make_block(config: ModelConfig, shared: dict, memory_width: int | None) -> Block:
+    attention = build("model.attention", ATTENTIONS, config.attention, shared)
     if not isinstance(attention, Attention):
         name = type(attention).__name__
         raise ValueError(f"{name} is no attention: let it inherit model.attention.Attention")
 
-    ffn = build("model.ffn", FFNS, config.ffn, sizes)
-    parts = sizes | {"attention": attention, "ffn": ffn}
+    ffn = build("model.ffn", FFNS, config.ffn, shared)
+    parts = shared | {"attention": attention, "ffn": ffn}
     if memory_width is not None:
-        parts["cross"] = make_cross(config, sizes, memory_width)
+        parts["cross"] = make_cross(config, shared, memory_width)
     return build("model.block", BLOCKS, config.block, parts)

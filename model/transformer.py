@@ -21,8 +21,8 @@ def make_stack(config: ModelConfig, **options: Any) -> Stack:
     return kind(config, **options)
 
 
-def make_embedding(config: ModelConfig, sizes: dict) -> Embedding:
-    return construct("model.embedding: ", Embedding, config.embedding, sizes)
+def make_embedding(config: ModelConfig, shared: dict) -> Embedding:
+    return construct("model.embedding: ", Embedding, config.embedding, shared)
 
 
 class Transformer(nn.Module):
@@ -34,14 +34,14 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_size: int):
         super().__init__()
-        sizes = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
+        shared = {"d_model": config.d_model, "vocab_size": vocab_size, "norm": norm_factory(config)}
         self.context_length = config.context_length
-        self.embedding = make_embedding(config, sizes)
-        self.make_stacks(config, sizes)
+        self.embedding = make_embedding(config, shared)
+        self.make_stacks(config, shared)
         self.classes = config.classes
         if config.classes is not None:
-            sizes |= {"vocab_size": len(config.classes)}
-        self.head: Head = construct("model.head: ", Head, config.head, sizes)
+            shared["vocab_size"] = len(config.classes)
+        self.head: Head = construct("model.head: ", Head, config.head, shared)
 
     def forward(self, *inputs: Tensor, **options: Any) -> Tensor:
         logits_BTV = self.head(self.hidden(*inputs, **options))
@@ -56,7 +56,7 @@ class Decoder(Transformer):
 
     kind = "decoder"
 
-    def make_stacks(self, config: ModelConfig, sizes: dict) -> None:
+    def make_stacks(self, config: ModelConfig, shared: dict) -> None:
         self.stack = make_stack(config, causal=True)
 
     def new_caches(self, size: int) -> Caches:

@@ -30,7 +30,7 @@ class Checkpointer:
         self.unchanging: list = []  # what no step may change; begin() sets it
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
-        self.unsaved_best: list[tuple] = []  # the best step, until it is written
+        self.unsaved: list[tuple] = []  # checkpoints to write, oldest first
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
         self.failures = 0  # in a row
 
@@ -81,12 +81,10 @@ class Checkpointer:
         self.saved_step = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
-            newest = (state.step, copies, plain, best)  # the arguments of a later try, too
-            # a best step is kept until write() succeeds, or a better one replaces it
-            unsaved = [newest] if best else [*self.unsaved_best, newest]
-            if best:
-                self.unsaved_best = unsaved
-            self.pending = self.thread.submit(self.write, unsaved)
+            # a best step that could not be written is tried again, until there is a better one
+            failed = [] if best else [old for old in self.unsaved if old[-1]]
+            self.unsaved = [*failed, (state.step, copies, plain, best)]
+            self.pending = self.thread.submit(self.write)
 
     def tensors(self) -> dict[str, Tensors]:
         """All that a checkpoint holds: {file: {name: tensor}}."""
@@ -103,7 +101,7 @@ class Checkpointer:
         names = [list(named) for named in tensors.values()]
         groups = groups_of(self.run.optimizers)
         options = [{**group, "params": None, "lr": None} for group in groups]
-        # a frozen parameter is stored once, as it is before the first step
+        # a frozen parameter is stored once, before the first step; _version counts its changes
         frozen = [tensor._version for tensor in frozen_tensors(self.run.model).values()]
         return [names, options, frozen]
 
@@ -118,9 +116,10 @@ class Checkpointer:
                 copies[name] = tensor.detach().to("cpu", copy=True).contiguous()
         return copies
 
-    def write(self, unsaved: list[tuple]) -> None:
-        """Write checkpoints, oldest first. After a failure, unsaved_best stays for the next time."""
-        for step, tensors, state, best in unsaved:
+    def write(self) -> None:
+        """Write what is unsaved; after a failure, the rest stays so."""
+        while self.unsaved:
+            step, tensors, state, best = self.unsaved[0]
             # log rows reach the disk first: a run that resumes here will not write them again
             for log in self.folder.glob("*.jsonl"):
                 sync_and_hash(log)
@@ -128,7 +127,7 @@ class Checkpointer:
             if best:
                 mark_best(self.folder, step)
             prune(self.folder, self.run.config.checkpoint.keep)
-        self.unsaved_best = []
+            del self.unsaved[0]
 
     def wait(self, max_failures: int = MAX_FAILURES) -> None:
         """Wait for the checkpoint that is being written. A failure is a warning; several in a row

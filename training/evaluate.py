@@ -108,6 +108,7 @@ def main(args: list[str] | None = None) -> None:
 
     if options.answers and run.data.objective.input_kind in ("text", "labels"):
         raise ValueError("--answers needs pairs or conversations")
+
     bar = Progress(transient=True, disable=not sys.stdout.isatty())
     with bar, options.answers.open("x") if options.answers else nullcontext() as file:
         exact = partial(exact_match, file=file) if file else None

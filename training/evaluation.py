@@ -47,6 +47,7 @@ def evaluate(
     if not math.isfinite(loss):
         reason = f"step {run.state.step}: the validation loss is not finite ({loss})"
         raise FloatingPointError(f"{reason}; try a lower optimizer.lr")
+
     is_cross_entropy = not hasattr(run.model, "loss")
     if is_cross_entropy:
         metrics["val_ppl"] = math.exp(min(loss, 700))
@@ -69,6 +70,7 @@ def mean_losses(run: Run, batches: Iterable[Batch]) -> dict[str, float]:
     world = run.world
     losses = defaultdict(list)  # by source
     counts: Counter[str] = Counter()
+
     with run.evaluating():
         for batch in batches:
             counts[batch.source] += batch.count
@@ -76,6 +78,7 @@ def mean_losses(run: Run, batches: Iterable[Batch]) -> dict[str, float]:
                 batch = batch.share(world.rank, world.size)
             for micro_batch, _ in micro_batches(batch, run.state.micro_batch_size, world.device):
                 losses[batch.source].append(run.loss_module(*micro_batch)["loss"])
+
     sums = {
         name: world.sum(torch.stack(terms).cpu().double().sum()).item()
         for name, terms in losses.items()
@@ -104,6 +107,7 @@ def continuation(run: Run, prompt: list[int]) -> list[int]:
     model = run.model
     if hasattr(model, "generate"):  # of a custom architecture
         return predict(run, [prompt], N_NEW)[0]
+
     ids = list(prompt)
     for _ in range(N_NEW):
         newest = torch.tensor([ids[-model.context_length :]], device=run.world.device)

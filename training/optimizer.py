@@ -64,9 +64,10 @@ def make_muon(
     eps: Positive,
     embedding_lr_ratio: Positive | None = None,
 ) -> list[Optimizer]:
-    """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at fractions of lr."""
+    """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at multiples of lr."""
     shares: dict[Tensor, float] = {}  # each matrix's share of lr, usually 1
     tables = set()
+
     for module in model.modules():
         if isinstance(module, nn.Linear):
             shares.setdefault(module.weight, 1.0)  # unless its attention, which comes first, set it
@@ -80,6 +81,7 @@ def make_muon(
     matrices: dict[float, list[Tensor]] = {1.0: []}  # by share; the log shows the lr of the first
     embeddings = []
     rest = []
+
     for name, parameter in trained_parameters(model).items():
         if parameter in tables:
             embeddings.append(parameter)
@@ -87,6 +89,7 @@ def make_muon(
             matrices.setdefault(shares[parameter], []).append(parameter)
         else:
             rest.append(parameter)
+
     if not any(matrices.values()):
         raise ValueError("it needs matrices to train, and none is trained; choose optimizer=lora")
 
@@ -110,15 +113,18 @@ def build_optimizers(config: dict, model: nn.Module) -> list:
     the same tensors at every step, and the micro-batch is fitted with them in memory."""
     optimizers = build("optimizer", OPTIMIZERS, config, {"model": model})
     given = set()
+
     for optimizer in optimizers:
         if not hasattr(optimizer, "start_state"):
             hint = "give it a method start_state(parameter) -> {name: tensor}"
             raise ValueError(f"the state of {type(optimizer).__name__} is not known: {hint}")
+
         for group in optimizer.param_groups:
             group["base_lr"] = group["lr"]
             for parameter in group["params"]:
                 optimizer.state[parameter] = optimizer.start_state(parameter)
                 given.add(parameter)
+
     trained = trained_parameters(model)
     if lost := [name for name in trained if trained[name] not in given]:
         raise ValueError(f"no optimizer has {', '.join(lost)}; freeze what is not trained")

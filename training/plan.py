@@ -36,6 +36,7 @@ def report(config: Config) -> str:
     world = config.plan.world
     if rows % world:
         raise ValueError(f"train.batch_size must be a multiple of plan.world={world}")
+
     precision, memory, peak = machine(config)
 
     _, objective, _ = build_data(config)
@@ -103,10 +104,12 @@ def ways_to_fit(config: Config, cost: Cost, limit: float) -> Iterator[str]:
     """A line for each parallelism: the largest micro-batch that fits."""
     world = config.plan.world
     ways = {"none": 1} if world == 1 else {"ddp": 1, "fsdp": world}
+
     for parallel, shards in ways.items():
         size = config.train.batch_size // world
         while size > 1 and cost.memory(size, shards) > limit:
             size = math.ceil(size / 2)
+
         needed = cost.memory(size, shards)
         fits = f"of {decimal(int(limit))}" if needed <= limit else "does not fit"
         way = f"parallel={parallel} train.micro_batch_size={size}"

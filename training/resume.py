@@ -44,8 +44,9 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     check_code(run, stored, origin["code"])
     choices = stored.pop("choices")
     overrides = stored.pop("overrides")
-    stored.pop("code", None)
     frozen = stored.pop("frozen", None)
+    stored.pop("code", None)
+
     known = flatten(stored)
     usual = read_yaml(CONFIGS / "train.yaml")
     del usual["defaults"], usual["hydra"]
@@ -62,6 +63,7 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     options = origin["choices"]
     chosen = {key: options[key] for key in keys if key in options}
     fixed = chosen.keys() - {"schedule"}  # groups, which are only compared, below
+
     for key in keys:
         if key not in fixed:
             OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)
@@ -75,6 +77,7 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
         new = after.get(key)
         if new == old or key in UNTOLD:
             continue
+
         if key.startswith(FIXED) or key in fixed:
             change = f"{key} was {show(old)} in this run and is now {show(new)}"
             raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
@@ -93,7 +96,7 @@ def show(value: Any) -> str:
 def is_resumable(name: str | None, resume: bool | str) -> bool:
     if name is None:
         runs = list_runs()
-        newest = f"the newest run is {runs[-1].name}" if runs else f"{RUNS} has no run yet"
+        newest = f"the newest run is {runs[0].name}" if runs else f"{RUNS} has no run yet"
         raise ValueError(f"resume= needs a name=...; {newest}")
 
     run = RUNS / name

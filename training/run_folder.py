@@ -41,12 +41,14 @@ def open_folder(config: Config, world: World) -> Iterator[Path]:
     folder = make_folder(config)
     for parent in folder.parents:  # so that the folder survives a power cut
         sync_folder(parent)
+
     lock = FileLock(folder / "lock")
     try:
         lock.acquire(blocking=False)
     except Timeout:
         message = f"{folder} is in use by another process; wait for it, or stop it"
         raise RunLockedError(message) from None
+
     try:
         if not config.resume:
             refuse_taken(folder)  # another process may have made it in the meantime
@@ -130,25 +132,30 @@ def describe(folder: Path, run: Run, steps: float) -> str:
     precision = world.precision
     dtype = str(precision.dtype).removeprefix("torch.")
     examples = data.objective.items
+
     is_new = not (config.init_from or config.resume)
     hint = "; for an export, add model.bigrams=null" if config.model.bigrams and is_new else ""
     vocab_size = data.tokenizer.vocab_size
     n_logits = len(config.model.classes or ()) or vocab_size
+
     begin = ""
     if state.step:
         begin = f", resuming from step {state.step:,}"
     elif config.resume:
         begin = ", starting at step 0"
+
     if math.isinf(steps):
         length = f"{config.train.minutes:g} minutes, and then the final evaluation"
     else:
         epochs = steps * config.train.batch_size / train.n
         length = f"{steps:,} steps, {epochs:.2f} epochs"
+
     batch = f"{config.train.batch_size:,} {examples} per step"
     if world.size > 1:
         batch += f" on {world.size} processes ({world.parallel})"
     if state.micro_batch_size * world.size < config.train.batch_size:
         batch += f", in micro-batches of {state.micro_batch_size}"
+
     lines = [
         f"run         {folder}{begin}",
         f"device      {precision.device}, {dtype}: {precision.reason}",

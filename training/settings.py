@@ -90,15 +90,18 @@ def check_parts(config: Config) -> None:
         check_memory(model, config)
     if config.adapt["kind"] != "none":
         adapt(model, config.adapt)
+
     build("optimizer", OPTIMIZERS, config.optimizer, {"model": model})
     _, objective, _ = build_data(config)
     check_state(model, objective)
+
     for name in config.metrics.names:
         if name not in METRICS:
             known = ", ".join(METRICS) or "none without parts="
             raise ValueError(f"metrics.names has {name!r}; choose from: {known}")
     if not config.init_from:  # else it is loaded
         build("tokenizer", TRAINERS, config.tokenizer)
+
     train = config.train
     only_minutes = {train.steps, train.tokens, train.epochs} == {None}
     # steps may be None: what train.tokens and train.epochs stand for depends on the text

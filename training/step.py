@@ -32,9 +32,9 @@ class LossModule(nn.Module):
     def forward(
         self, inputs: dict[str, Tensor], targets: Tensor, count: int, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """{name: sum over the targets}, which the caller divides by their number in the whole
-        batch: the main loss, and other terms. In eval mode, only the main loss: the cross-entropy,
-        or loss(hidden, targets) if the network has this method."""
+        """Returns {name: loss, summed over the targets}; the caller divides by the number of targets
+        in the whole batch. In training, the terms of losses() are added to the main loss, which is
+        the cross-entropy, or loss(hidden, targets) if the network has this method."""
         hidden = self.model.hidden(**inputs)
         if hasattr(self.model, "loss"):
             labels = [targets] if weights is None else [targets, weights]

@@ -44,12 +44,14 @@ def fit_on_gpu(run: Run, train_module: Any, rows: int) -> int:
     world = run.world
     if run.state.micro_batch_size:
         return min(run.state.micro_batch_size, rows)
+
     widest = run.data.train.widest().share(world.rank, world.size)
     while world.sum(runs_out_of_memory(run, train_module, widest.rows(0, rows))).any():
         # with FSDP, no other pass can run after a failed backward pass
         if rows == 1 or world.parallel == "fsdp":
             hint = "lower train.micro_batch_size, size= or model.context_length"
             raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
+
         rows = math.ceil(rows / 2)
         warn(f"out of memory; trying micro-batches of {rows}")
         torch.compiler.reset()  # else torch.compile would make the number of rows dynamic

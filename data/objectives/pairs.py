@@ -166,7 +166,7 @@ class Classify(Seq2Seq):
 def labels_of(part: TokenFile) -> set[str]:
     """The labels that occur in a split."""
     starts, lengths = part.pairs()
-    return set(map(label_text, map(part.text, starts[:, 1], lengths[:, 1])))
+    return set(map(label_text, map(part.ids, starts[:, 1], lengths[:, 1])))
 
 
 def label_text(label: ndarray) -> str:

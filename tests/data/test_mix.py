@@ -129,8 +129,12 @@ def test_no_source_trains_on_what_another_validates_on():
         other = every | {"val_path": f"books/{(book + 1) % 12}.txt"}
         data = load({"all": every, "one": one, "other": other}, val_fraction=0.3)
         train, validation = [
-            {*data.tokenizer.decode(loader.file.tokens.tolist()).splitlines()}
-            for loader in (data.train, data.validation)
+            {
+                line
+                for part in mixed.loaders
+                for line in data.tokenizer.decode(part.file.tokens.tolist()).splitlines()
+            }
+            for mixed in (data.train, data.validation)
         ]
         assert train and validation and not train & validation
     with pytest.raises(DataError, match="data.sources.one: the train split is empty"):

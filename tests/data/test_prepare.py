@@ -100,7 +100,7 @@ def test_pairs_are_those_of_the_source():
     shown = []
     for part in (made.train, made.validation):
         starts, lengths = part.pairs()
-        for text in map(part.text, starts.flatten(), lengths.flatten()):
+        for text in map(part.ids, starts.flatten(), lengths.flatten()):
             shown.append(made.tokenizer.decode_with_specials(text.tolist()))
 
     expected = []

@@ -1,5 +1,6 @@
 """A resumed run continues exactly where it stopped, with its own settings; only some may change."""
 
+import os
 import shutil
 import signal
 from functools import partial
@@ -11,6 +12,7 @@ import yaml
 import train
 from model import save
 from model.hub.__main__ import import_run
+from model.runs import RUNS, newest_run, step_name
 from tests.model.hub import hub_models
 from tests.parts import thin
 from tests.training.runs import content, files, newest, rows
@@ -200,3 +202,11 @@ def test_early_stopping_is_not_undone_by_a_resume(start):
     assert before.name != "step-00000040"
     start("name=mine", "resume=true")
     assert newest("runs/mine") == before
+
+
+def test_a_run_is_as_new_as_its_newest_checkpoint(room):
+    for time, (name, step) in enumerate([("resumed", 1), ("other", 1), ("resumed", 2)]):
+        place = RUNS / name / "checkpoints" / step_name(step)
+        place.mkdir(parents=True)
+        os.utime(place, (time, time))
+    assert newest_run() == RUNS / "resumed"
