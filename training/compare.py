@@ -6,7 +6,8 @@ python -m training.compare runs/a runs/b
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,25 +16,36 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
 from configs.cli import ArgumentParser, expand_user, print, report, run_command
-from configs.compose import key_of
+from configs.compose import LENGTHS, key_of
 from configs.flat import flatten
 from data.disk import atomic_write
 from model.checkpoint import read_config
 from model.runs import RUNS, read_rows
-from training.plot import draw, points
+from training.plot import Curve, draw, points
+from training.scaling import predict
 
 COLUMNS = {  # field of metrics.jsonl (its last value): (title, format)
+    "parameters": ("parameters", ",.0f"),
     "step": ("steps", ",.0f"),
     "tokens": ("tokens", ",.0f"),
     "seconds": ("seconds", ",.0f"),
     "tokens_per_second": ("tokens/s", ",.0f"),
     "loss": ("loss", ".3f"),
     "val_loss": ("val loss", ".3f"),
+    "law": ("law", ".3f"),
     "val_bpb": ("bits per byte", ".3f"),
     "val_accuracy": ("accuracy", ".1%"),
     "val_f1": ("F1", ".3f"),
     "val_exact_match": ("exact match", ".1%"),
 }
+
+
+SIZES = ("size", "model.d_model", "model.n_layers", "model.n_heads")
+OPTIONS = """
+--to PATH       folder for the table and a plot
+--fit           fit a scaling law to finished runs of several sizes and lengths
+--seconds X     ... and predict the lowest loss that this time can reach
+"""
 
 
 class RunEnd(NamedTuple):
@@ -57,16 +69,16 @@ def expand_sweeps(paths: list[Path]) -> list[Path]:
     return list(dict.fromkeys(run for path in folders for run in runs_of(path) or [path]))
 
 
-def compare(folders: list[Path], home: Path | None = None) -> str:
-    """The table, best first; in `home`, it is saved with the curves."""
+def compare(folders: list[Path], home: Path | None = None, fit: Callable | None = None) -> str:
+    """The table, best first; in `home`, it is saved with the curves. fit: adds a scaling law."""
     runs = [read_run(folder) for folder in folders]
-    text = table(runs)
+    law, curves = fit(runs) if fit else ("", [])
+    text = table(runs) + law
     if home is None:
         return text
 
     home.mkdir(parents=True, exist_ok=True)
     field = metric_of(runs)
-    curves = []
     for folder, *cells in zip(folders, *differing(runs).values(), strict=True):
         rows = read_rows(folder / "metrics.jsonl")
         curves.append((" ".join(cells) or folder.name, ".-", points(rows, field)))
@@ -111,6 +123,23 @@ def group_seeds(runs: list[RunEnd], field: str) -> list[Group]:
 def values(group: Group, field: str) -> dict[int, float]:
     """The values of a field, by seed."""
     return {run.seed: run.last[field] for run in group if field in run.last}
+
+
+def add_law(
+    runs: list[RunEnd], at: list[float] | None, seconds: float | None
+) -> tuple[str, list[Curve]]:
+    """Add a column with the losses of a scaling law. Returns what it says, as text and as points."""
+    finished = [run for run in runs if run.last.get("full") and "parameters" in run.last]
+    if other := differing(finished).keys() - {*SIZES, *LENGTHS}:
+        raise ValueError(f"a law is of one model and one text; these runs differ in {min(other)}")
+
+    fields = ("parameters", "tokens", metric_of(finished), "seconds")
+    rows = [[run.last[field] for field in fields] for run in finished]
+    text, losses = predict(rows, at, seconds)
+    for run, loss in zip(finished, losses, strict=True):
+        run.last["law"] = loss
+    marks = [(run.last["tokens"], run.last["law"]) for run in finished]
+    return f"\n\n{text}", [("law", "x", marks)]
 
 
 def table(runs: list[RunEnd]) -> str:
@@ -189,6 +218,7 @@ def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool]:
     run = Path(hydra.runtime.output_dir)
     if RUNS.absolute() not in run.parents:
         raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
+
     name = run.relative_to(RUNS.absolute()).as_posix()
     is_started = (run / "config.yaml").exists()
     if is_started and read_config(RUNS / name)["overrides"] != list(hydra.overrides.task):
@@ -212,12 +242,20 @@ def end_of_run(hydra: Any, job_return: JobReturn) -> None:
 
 
 def main() -> None:
+    from model.generate.options import add_options
+
     parser = ArgumentParser("python -m training.compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=expand_user, metavar="runs/name")
-    parser.add_argument("--to", type=expand_user, metavar="FOLDER", help="save table and plot")
+    add_options(parser, OPTIONS)
+    metavar = ("PARAMETERS", "TOKENS")
+    help = "... and predict the loss of such a run"
+    parser.add_argument("--at", nargs=2, type=float, metavar=metavar, help=help)
 
     options = parser.parse_args()
-    print(compare(expand_sweeps(options.runs), options.to))
+    fit = None
+    if options.fit or options.at or options.seconds:
+        fit = partial(add_law, at=options.at, seconds=options.seconds)
+    print(compare(expand_sweeps(options.runs), options.to, fit))
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ class Log:
 
     def evaluation(self, metrics: dict, full: bool = False) -> None:
         seen = self.run.data.train.tokens_seen(self.state.step)
+        seen["parameters"] = sum(p.numel() for p in self.run.model.parameters())
         self.record(metrics, "(all examples)" if full else "", full=full, **seen)
         is_first = self.state.step == 0 and not full  # the first should not wait for matplotlib
         if self.is_main and not is_first:

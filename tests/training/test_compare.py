@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -71,10 +73,10 @@ def test_a_sweep_that_is_repeated_goes_on(start):
 def compare(room, monkeypatch, capsys):
     """compare(*names and options) -> what it prints"""
 
-    def compare(*arguments):
-        monkeypatch.setattr(sys, "argv", ["compare", *arguments])
-        assert run_command(main) == 0
-        return capsys.readouterr().out
+    def compare(*arguments, code=0):
+        monkeypatch.setattr(sys, "argv", ["compare", *map(str, arguments)])
+        assert run_command(main) == code
+        return "".join(capsys.readouterr())
 
     return compare
 
@@ -99,7 +101,7 @@ def test_seeds_are_one_row_with_mean_and_deviation(compare):
             run = f"{name}{seed}"
             options = {"optimizer": {"lr": lr}, "overrides": ["optimizer.lr=1"]}
             make_run(run, seed, loss, full=run != "c1", **options)
-    output = compare(*map(str, sorted(Path().glob("??"))))
+    output = compare(*sorted(Path().glob("??")))
     assert column(output, "run") == ["d0 (n=3)", "c0 (n=3) (unfinished)", "b0", "a0 (n=2)"]
     assert column(output, "optimizer.lr") == ["3", "2", "1", "0"]
     assert column(output, "val loss") == ["4.000 ± 1.000", "4.200 ± 1.100", "6.000", "nan ± nan"]
@@ -113,12 +115,41 @@ def test_of_several_tokenizers_the_fewest_bits_per_byte_are_best(compare):
     assert column(compare("a", "b"), "run") == ["b", "a"]
 
 
+def test_a_law_predicts_a_larger_run(compare):
+    """The runs lie a bit above or below a law."""
+
+    def loss(n, d):
+        return (300 / n**0.6 + 60_000 / d) ** 0.4
+
+    def make(n, d, noise, **settings):
+        figures = {"parameters": n, "tokens": d, "seconds": n * d / 1e6}
+        settings |= {"overrides": ["train.steps=1", "optimizer.lr=1"], "train": {"steps": d}}
+        make_run(f"{n}-{d}", loss=loss(n, d) + noise, figures=figures, **settings)
+
+    for n, d in product((1000, 2000, 4000), (10_000, 20_000, 40_000)):
+        make(n, d, 0.002 if d == 20_000 else -0.002)
+    make(3000, 30_000, 9.0, full=False)
+    names = [*Path().glob("*000")]
+    output = compare("--fit", *names, "--at", "8000", "160000", "--seconds", "1280")
+    for line in output.splitlines()[-2:]:
+        numbers = re.findall(r"[\d.]+", line.replace(",", ""))
+        n, d, times, expected, low, high = map(float, numbers[-6:])
+        assert times == 8 and low < loss(n, d) < high < 1.1 * low
+        assert expected == pytest.approx(loss(n, d), 0.01)
+    lowest = min(loss(n, 1.28e9 / n) for n in range(1000, 99_000))
+    assert loss(n, d) < 1.01 * lowest, "the best split"
+
+    make(5000, 10_000, 0, optimizer={"lr": 2})
+    assert "differ in optimizer.lr\n" in compare("--fit", *names, "5000-10000", code=2)
+    assert "three sizes and three lengths\n" in compare("--fit", *names[:3], code=2)
+
+
 def test_a_sweep_stands_for_its_runs(compare):
     Path("sweep").mkdir()
     make_run("sweep/a")
     make_run("sweep/b", loss=2.0, full=False)  # of the same seed: a row of its own
     Path("sweep/comparison.md").touch()
-    for paths in (["sweep"], map(str, Path("sweep").iterdir())):
+    for paths in (["sweep"], Path("sweep").iterdir()):
         assert column(compare(*paths), "run") == ["b (unfinished)", "a"]
 
 
