@@ -115,7 +115,7 @@ def hold_out_of_all(sources: list[Source]) -> HeldOut:
     """One held-out set: no source trains on what another one validates on. Of a single text, the
     end is held out even if another source would hold out the whole; a val_path comes first."""
     alone = [hold_out(source) for source in sources]
-    shares = [item for part in alone for item in part.train_shares.items()]
+    shares = [item for part in alone for item in part.exceptions.items()]
     files = [part for source in sources for part in source.validation_sources()]
     in_files = [(key, 0.0) for part in files for key, _ in hashed_documents(part, [])]
     shares = sorted(shares, key=itemgetter(1)) + in_files  # the last one counts

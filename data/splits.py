@@ -21,12 +21,12 @@ MAX_NAMED = 5  # skipped documents that a warning names
 class HeldOut(NamedTuple):
     """What is held out for validation, by the hash of each document."""
 
-    train_shares: dict[str, float]  # for exceptions: the share of a document that is for training
+    exceptions: dict[str, float]  # 1 is for training, 0 is not, and between them a text is cut
     held_out_fraction: float  # of all other documents
 
     def train_share(self, key: str) -> float:
         is_train = int(key, 16) / 2**64 > self.held_out_fraction
-        return self.train_shares.get(key, float(is_train))
+        return self.exceptions.get(key, float(is_train))
 
 
 def hold_out(source: Source) -> HeldOut:
@@ -47,7 +47,7 @@ def hold_out(source: Source) -> HeldOut:
         exceptions = {keys[0]: 1 - source.val_fraction}
     elif len(keys) < LOOKAHEAD and all(map(usual.train_share, keys)):
         exceptions = {min(keys): 0.0}
-    return usual._replace(train_shares=exceptions)
+    return usual._replace(exceptions=exceptions)
 
 
 def split_documents(

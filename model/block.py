@@ -55,7 +55,6 @@ class Block(nn.Module):
         self.cross: Any = cross
         self.ffn = ffn
         basic = {"mask", "rotate", "cache"}  # every attention takes them, if only as **options
-        # usually attention(x, mask=..., rotate=..., cache=...) and ffn(x)
         self.reads = {"attention": basic | fields_read_by(attention), "ffn": fields_read_by(ffn)}
         self.make_norms(norm)
         self.drop = nn.Dropout(dropout)
@@ -83,8 +82,8 @@ class Block(nn.Module):
         return self.ffn(x, **self.arguments_of("ffn", context))
 
     def arguments_of(self, name: str, context: AttentionContext) -> dict:
-        """What this part's forward takes besides x: the fields of the context for which it has
-        parameters."""
+        """What this part's forward takes besides x: usually mask, rotate and cache for attention,
+        and nothing for ffn; but any field of the context for which it has a parameter."""
         cache = context.states.get(name)  # a part's own
         names = self.reads[name]
         return {key: cache if key == "cache" else getattr(context, key) for key in names}

@@ -69,8 +69,9 @@ def load_run(place: str | Path, which: str = "latest", merge: bool = True) -> Lo
 
 def find(folder: Path, which: str) -> Path:
     """The checkpoint `which`: latest, best or a step."""
-    newest = newest_undamaged(folder) if which == "latest" else None
-    return newest or find_named(folder, which)  # if "latest" is not there, this raises
+    if which == "latest" and (newest := newest_undamaged(folder)):
+        return newest
+    return find_named(folder, which)
 
 
 def find_named(folder: Path, which: str) -> Path:

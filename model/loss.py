@@ -63,24 +63,22 @@ def loss(
     """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
     `count` if it is known, to avoid a synchronization on a GPU; it must be exact, because only that
     many targets are read."""
-    fields = [hidden.flatten(0, -2), targets.flatten()]
-    if weights is not None:
-        fields.append(weights.flatten())
+    hidden = hidden.flatten(0, -2)
+    labels = [field.flatten() for field in (targets, weights) if field is not None]
 
-    is_ignored = fields[1] == IGNORE_INDEX
+    is_ignored = labels[0] == IGNORE_INDEX
     if count is None:
         count = int((~is_ignored).sum())
     if count < len(is_ignored):
-        fields = drop_ignored(fields, is_ignored, count)
-    hidden, *labels = fields
+        hidden, *labels = drop_ignored([hidden, *labels], is_ignored, count)
 
     hidden = head.features(hidden)
     parameters = list(head.map.parameters())
     size = chunk_size(hidden, head.map.out_features)
     options["logit_softcap"] = head.logit_softcap
     if torch.is_grad_enabled():
-        gradients_of_chunk = partial(gradients_of_chunk or chunk_gradients, **options)
-        return loss_with_gradients(gradients_of_chunk, size, labels, hidden, parameters), count
+        compute = partial(gradients_of_chunk or chunk_gradients, **options)
+        return loss_with_gradients(compute, size, labels, hidden, parameters), count
 
     total = hidden.new_zeros(())
     for rows, *chunk in chunks(size, hidden, *labels):

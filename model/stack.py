@@ -138,8 +138,8 @@ class Stack(nn.Module):
         """The mask of self-attention, in its cheapest form. hiding: what hides more than later
         tokens, as options of make_mask; None hides nothing."""
         options = hiding | {"bias": encoding.bias(q_pos, k_pos)}
-        # for as many queries as keys, torch has a flag that hides later tokens; a single query is
-        # the newest token (if a cache has empty slots, `visible` hides them)
+        # as many queries as keys: torch has a flag that hides later tokens. A single query is the
+        # newest token, so there are none (a cache with empty slots is not plain: see `visible`)
         is_square = q_pos.shape == k_pos.shape
         is_plain = all(option is None for option in options.values())
         if is_plain and (is_square or q_pos.shape[1] == 1):

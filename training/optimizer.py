@@ -70,7 +70,9 @@ def make_muon(
 
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            shares.setdefault(module.weight, 1.0)  # unless its attention, which comes first, set it
+            shares.setdefault(
+                module.weight, 1.0
+            )  # queries have theirs from below: modules come before their parts
         if isinstance(module, MultiHeadAttention):
             # the updates of Muon all have one size; queries that are initialized smaller need
             # smaller ones: T5's, whose scores are not divided by sqrt(head_dim)
