@@ -13,8 +13,9 @@ from model.frozen import keep_frozen
 from model.runs import list_checkpoints
 from model.save import mark_best, prune, write_checkpoint, write_metadata
 from model.weights import Tensors, frozen_tensors, model_tensors
+from training.checks import unchanging
 from training.fsdp import whole
-from training.optimizer import groups_of, state_tensors
+from training.optimizer import state_tensors
 from training.run import Run
 
 MAX_FAILURES = 3  # in a row; then the run ends
@@ -24,10 +25,11 @@ class Checkpointer:
     """Saves checkpoints. A step waits only for the copy, and for the previous checkpoint if that is
     still being written."""
 
+    unchanging: list  # begin() sets it
+
     def __init__(self, folder: Path, run: Run):
         self.folder = folder
         self.run = run
-        self.unchanging: list = []  # what no step may change; begin() sets it
         self.thread = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
         self.unsaved: list[tuple] = []  # checkpoints to write, oldest first
@@ -37,7 +39,7 @@ class Checkpointer:
     def begin(self, origin: dict, environment: str, is_resumed: bool) -> None:
         """Write what the run needs besides its checkpoints, after a check that these will fit on
         the disk. All processes call it: each has a part of a sharded tensor."""
-        self.unchanging = self.unchanging_of(self.tensors())
+        self.unchanging = unchanging(self.run, self.tensors())
         frozen = {} if is_resumed else self.copied(frozen_tensors(self.run.model))
         if not self.run.world.is_main:
             return
@@ -73,7 +75,7 @@ class Checkpointer:
         world.wait()  # for the main process, which may have waited for a slow disk
         with self.run.evaluated_weights():  # without gradients
             tensors = self.tensors()
-            if self.unchanging_of(tensors) != self.unchanging:
+            if unchanging(self.run, tensors) != self.unchanging:
                 reason = "a checkpoint would not hold what a step has changed"
                 hint = "an optimizer declares all its state, as tensors, in start_state"
                 raise ValueError(f"{reason}: no frozen parameter may change, and {hint}")
@@ -94,16 +96,6 @@ class Checkpointer:
             "ema": self.run.ema.average if self.run.ema else {},
         }
         return {file: named for file, named in tensors.items() if named}
-
-    def unchanging_of(self, tensors: dict[str, Tensors]) -> list:
-        """What no step may change: the names of tensors and the options of optimizers. A custom
-        optimizer that makes state in a step, or changes its options, could not be resumed."""
-        names = [list(named) for named in tensors.values()]
-        groups = groups_of(self.run.optimizers)
-        options = [{**group, "params": None, "lr": None} for group in groups]
-        # a frozen parameter is stored once, before the first step; _version counts its changes
-        frozen = [tensor._version for tensor in frozen_tensors(self.run.model).values()]
-        return [names, options, frozen]
 
     def copied(self, tensors: Tensors) -> Tensors:
         """Copies of whole tensors, on the host of the main process."""

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from configs.cli import warn
+from model.weights import Tensors, frozen_tensors
+from training.optimizer import groups_of
 from training.run import Run
 
 
@@ -28,6 +30,17 @@ def check_state(model: nn.Module, objective: Any) -> None:
 
 def refuse(path: str, name: str, reason: str) -> None:
     raise ValueError(f"{path}.{name} is {reason}; a checkpoint would not hold it")
+
+
+def unchanging(run: Run, tensors: dict[str, Tensors]) -> list:
+    """What no step may change: the names of tensors and the options of optimizers. A custom
+    optimizer that makes state in a step, or changes its options, could not be resumed."""
+    names = [list(named) for named in tensors.values()]
+    groups = groups_of(run.optimizers)
+    options = [{**group, "params": None, "lr": None} for group in groups]
+    # a frozen parameter is stored once, before the first step; _version counts its changes
+    frozen = [tensor._version for tensor in frozen_tensors(run.model).values()]
+    return [names, options, frozen]
 
 
 def check_batches(objective: Any, loader: Any) -> None:

@@ -138,7 +138,7 @@ def add_law(
     text, losses = predict(rows, at, seconds)
     for run, loss in zip(finished, losses, strict=True):
         run.last["law"] = loss
-    marks = [(run.last["tokens"], run.last["law"]) for run in finished]
+    marks = points([run.last for run in finished], "law")
     return f"\n\n{text}", [("law", "x", marks)]
 
 

@@ -30,7 +30,7 @@ def fit(n: Tensor, d: Tensor, losses: Tensor) -> Tensor:
     return law.detach()
 
 
-def expect(runs: Tensor, size: float, length: float) -> str:
+def expect(runs: Tensor, size: Any, length: Any) -> str:
     """The loss of a further run, with a 95 % interval."""
     n, d, losses = runs
     law = fit(*runs)
@@ -76,6 +76,6 @@ def predict(
         sizes = n.max() * torch.logspace(-2, 2, 1000)
         lengths = speed * seconds / sizes
         best = loss_of(law, sizes, lengths).argmin()
-        expected = expect(runs[:3], sizes[best].item(), lengths[best].item())
+        expected = expect(runs[:3], sizes[best], lengths[best])
         lines.append(f"best in {seconds:,.0f} seconds: {expected}")
     return "\n".join(lines), loss_of(law, n, d).tolist()
