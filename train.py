@@ -129,7 +129,7 @@ def train(config: Config, origin: dict | None = None) -> float:
         log = Log(folder, run)
 
         # however the run ends, a checkpoint that is being written is completed
-        with distributed.catch_signals(), saver.thread, closing(log):
+        with distributed.catch_signals(), saver.executor, closing(log):
             try:
                 loop(run, run_length, schedule, train_module, saver, log)
                 metrics = evaluate(run, bar=log.bar)

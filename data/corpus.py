@@ -93,10 +93,10 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     else:
         trainer = build("tokenizer", TRAINERS, config.tokenizer)
 
-    def load(part: Source, trainer: Any, seed: Any, held_out: HeldOut | None = None) -> Loaders:
+    def load(one: Source, trainer: Any, seed: Any, held_out: HeldOut | None = None) -> Loaders:
         # also called by load_mix, for each source
         verify = bool(config.resume)  # then all tokens must be those that the run has seen
-        corpus = prepare(part, trainer, objective.specials, verify, held_out)
+        corpus = prepare(one, trainer, objective.specials, verify, held_out)
         if isinstance(objective, Classify):
             objective.find_classes(corpus.train, corpus.validation)
 

@@ -65,7 +65,7 @@ def prepare(
     options = options_of(source, trainer, specials)
     code = code_of(source) + code_of(trainer) if LOADED else ""
 
-    # unless it is chosen, what is held out follows from the rest
+    # what is held out follows from the rest, unless a mix has chosen it
     content = [source.version(), options + code, *(chosen or ())]
 
     def build(draft: Path) -> None:

@@ -64,9 +64,9 @@ def attend(
     logit_softcap: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(q k' * scale + mask) v, with dropout on the weights, as the end of this function
-    computes it, and with a soft cap on the scores if there is one. What stands before is faster in
-    some cases; its results are the same up to rounding."""
+    """softmax(q k' * scale + mask) v, with dropout on the weights, and a soft cap on the scores if
+    there is one. The last lines are this formula. What stands before them is the same up to
+    rounding, and used where it is faster."""
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls_on_cuda(q_BHTD, mask.bias)
     else:  # on a CPU, mostly in 16 bits and for up to 512 tokens; see cpu.py

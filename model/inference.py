@@ -27,7 +27,7 @@ def prepare(model: nn.Module) -> None:
 
 
 def merge_maps(owner: nn.Module, *names: str) -> None:
-    """Merge these maps of the same input into one."""
+    """Merge these maps of the same input into one, if all are plain (an MLP may have no gate)."""
     maps = [getattr(owner, name) for name in names]
     if any(type(linear) is not nn.Linear for linear in maps):
         return

@@ -80,7 +80,7 @@ class Stack(nn.Module):
         x = self.drop(self.embedding_norm(x))
         if self.bigrams is not None:
             cache = caches.layers[0]["bigrams"] if caches else None
-            x = self.bigrams(x, contexts[0].tokens, q_slots, q_pos, cache)
+            x = self.bigrams(x, inputs.get("tokens"), q_slots, q_pos, cache)
 
         for i, block in enumerate(self.blocks):
             states = caches.layers[i] if caches else {}

@@ -30,7 +30,7 @@ class Checkpointer:
     def __init__(self, folder: Path, run: Run):
         self.folder = folder
         self.run = run
-        self.thread = ThreadPoolExecutor(1, "checkpointer")
+        self.executor = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None
         self.unsaved: list[tuple] = []  # checkpoints to write, oldest first
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
@@ -73,7 +73,7 @@ class Checkpointer:
             return
         self.wait()
         world.wait()  # for the main process, which may have waited for a slow disk
-        with self.run.evaluated_weights():  # without gradients
+        with self.run.evaluated_weights():  # a swap() may have others
             tensors = self.tensors()
             if unchanging(self.run, tensors) != self.unchanging:
                 reason = "a checkpoint would not hold what a step has changed"
@@ -86,7 +86,7 @@ class Checkpointer:
             # a best step that could not be written is tried again, until there is a better one
             failed = [] if best else [old for old in self.unsaved if old[-1]]
             self.unsaved = [*failed, (state.step, copies, plain, best)]
-            self.pending = self.thread.submit(self.write)
+            self.pending = self.executor.submit(self.write)
 
     def tensors(self) -> dict[str, Tensors]:
         """All that a checkpoint holds: {file: {name: tensor}}."""
