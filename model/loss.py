@@ -185,7 +185,7 @@ class CrossEntropy(torch.autograd.Function):
         index_N1 = targets_N[:, None]
         ctx.save_for_backward(probs_NV, index_N1)
 
-        # log(probs) = logits - log_sum: of each row, the largest gives log_sum without rounding
+        # log_sum = logit - log(prob) for any column; that of the largest is the most exact
         log_sum_N = logits_NV.amax(-1) - probs_NV.amax(-1).log()
         return log_sum_N.sum() - logits_NV.gather(-1, index_N1).sum()
 

@@ -46,7 +46,7 @@ def newest_run() -> Path:
 
 def similar_run(place: Path) -> str:
     """A hint that names the run with the most similar name, or nothing."""
-    runs = {run.name: run for run in list_runs()}
+    runs = {run.name: run for run in reversed(list_runs())}
     near = get_close_matches(place.name, runs, 1)
     return f" (did you mean {runs[near[0]]}?)" if near else ""
 

@@ -124,7 +124,7 @@ class Stack(nn.Module):
 
         contexts = {}
         rotations: Any = {}
-        for encoding, window in {*self.context_keys}:  # usually all layers have the same
+        for encoding, window in dict.fromkeys(self.context_keys):  # in order, unlike a set
             if encoding not in rotations:
                 rotations[encoding] = encoding.rotary(x, q_pos)
             seen = caches.slots.seen(window) if caches else slice(None)

@@ -88,7 +88,7 @@ ARCHITECTURES: Registry[type[Transformer]] = Registry(decoder=Decoder)  # encode
 def build_model(config: ModelConfig, vocab_size: int, seed: int = 0) -> Transformer:
     """Build a new model. Its weights depend only on the seed, not on the global random state. On
     the meta device it has none: they come from a file or the main process."""
-    is_new = not torch.empty(0).is_meta  # as anything that is made now
+    is_new = not torch.empty(0).is_meta
     if is_new:
         check_config(config)
 

@@ -109,7 +109,7 @@ class Checkpointer:
         return copies
 
     def write(self) -> None:
-        """Write what is unsaved; after a failure, the rest stays so."""
+        """Write what is unsaved, until one fails; save() then drops all but the best step."""
         while self.unsaved:
             step, tensors, state, best = self.unsaved[0]
             # log rows reach the disk first: a run that resumes here will not write them again

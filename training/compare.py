@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from configs.cli import ArgumentParser, expand_user, print, report, run_command
 from configs.compose import LENGTHS, key_of
 from configs.flat import flatten
+from configs.registry import Positive, check_value
 from data.disk import atomic_write
 from model.checkpoint import read_config
 from model.runs import RUNS, read_rows
@@ -93,11 +94,12 @@ def read_run(folder: Path) -> RunEnd:
     choices = stored.pop("choices")
     chosen = list(map(key_of, stored.pop("overrides")))
     settings = flatten(stored) | choices | {"name": None, "seed": None}
-    chosen += [key for key in settings if key.startswith("code")]
+    chosen += ["dataset", *(key for key in settings if key.startswith("code"))]
 
     last: dict = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
+    settings["dataset"] = last.get("dataset")
     return RunEnd(folder.name, stored["seed"], settings, chosen, last)
 
 
@@ -129,17 +131,24 @@ def add_law(
     runs: list[RunEnd], at: list[float] | None, seconds: float | None
 ) -> tuple[str, list[Curve]]:
     """Add a column with the losses of a scaling law. Returns what it says, as text and as points."""
-    finished = [run for run in runs if run.last.get("full") and "parameters" in run.last]
-    if other := differing(finished).keys() - {*SIZES, *LENGTHS}:
+    field = metric_of(runs)
+    fields = ("parameters", "tokens", field, "seconds")
+    finished = [run for run in runs if run.last.get("full") and {*fields} <= run.last.keys()]
+
+    items = [{(key, repr(run.settings[key])) for key in run.settings} for run in finished]
+    others = {key for each in items for key, _ in each - items[0]}
+    if other := others - {*SIZES, *LENGTHS}:
         raise ValueError(f"a law is of one model and one text; these runs differ in {min(other)}")
 
-    fields = ("parameters", "tokens", metric_of(finished), "seconds")
     rows = [[run.last[field] for field in fields] for run in finished]
     text, losses = predict(rows, at, seconds)
+
     for run, loss in zip(finished, losses, strict=True):
         run.last["law"] = loss
+
     marks = points([run.last for run in finished], "law")
-    return f"\n\n{text}", [("law", "x", marks)]
+    count = f"{COLUMNS[field][0]} of {len(finished)} of {len(runs)} runs"
+    return f"\n\n{count}\n{text}", [("law", "x", marks)]
 
 
 def table(runs: list[RunEnd]) -> str:
@@ -252,6 +261,9 @@ def main() -> None:
     parser.add_argument("--at", nargs=2, type=float, metavar=metavar, help=help)
 
     options = parser.parse_args()
+    for value in (*(options.at or ()), options.seconds):
+        check_value("a value of --at or --seconds", value, Positive | None)
+
     fit = None
     if options.fit or options.at or options.seconds:
         fit = partial(add_law, at=options.at, seconds=options.seconds)

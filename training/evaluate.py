@@ -48,6 +48,7 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
     overrides or, if there are none, with its own."""
     keys = list(map(key_of, overrides))
     node, _ = with_model(compose_node([f"init_from={place}", *overrides]), keys, {})
+
     model, tokenizer, stored, step = load_pretrained(place, which)
     checkpoint = expand_user(place) / "checkpoints" / step_name(step)
     saved = read_state(checkpoint) if checkpoint.exists() else {}  # none in a Hugging Face folder

@@ -82,8 +82,9 @@ class Log:
 
     def evaluation(self, metrics: dict, full: bool = False) -> None:
         seen = self.run.data.train.tokens_seen(self.state.step)
-        seen["parameters"] = sum(p.numel() for p in self.run.model.parameters())
-        self.record(metrics, "(all examples)" if full else "", full=full, **seen)
+        n = sum(p.numel() for p in self.run.model.parameters())
+        place = {"full": full, "parameters": n, "dataset": self.state.dataset}
+        self.record(metrics, "(all examples)" if full else "", **place, **seen)
         is_first = self.state.step == 0 and not full  # the first should not wait for matplotlib
         if self.is_main and not is_first:
             with suppress(OSError):

@@ -16,18 +16,27 @@ def loss_of(law: Tensor, n: Any, d: Any) -> Tensor:
 
 def fit(n: Tensor, d: Tensor, losses: Tensor) -> Tensor:
     """The law with the least squares of relative errors: the logarithms of A, B, a and b."""
-    start = torch.stack([n.mean(), d.mean(), *n.new_tensor([0.3, 0.3])])
-    law = start.log().requires_grad_()
-    optimizer = torch.optim.LBFGS([law], max_iter=500, line_search_fn="strong_wolfe")
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        error = (loss_of(law, n, d) / losses).log().square().sum()
-        error.backward()
-        return error
+    def error(law: Tensor) -> Tensor:
+        return (loss_of(law, n, d) / losses).log().square().sum()
 
-    optimizer.step(closure)
-    return law.detach()
+    def optimize(a: float, b: float) -> Tensor:
+        """The optimum that is reached from these exponents."""
+        law = torch.stack([n.mean(), d.mean(), *n.new_tensor([a, b])])
+        law = law.log().requires_grad_()
+        optimizer = torch.optim.LBFGS([law], max_iter=500, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            value = 1e6 * error(law)  # else it would stop too early
+            value.backward()
+            return value
+
+        optimizer.step(closure)
+        return law.detach()
+
+    laws = [optimize(a, b) for a in (0.1, 0.4) for b in (0.1, 0.4)]
+    return min(laws, key=error)
 
 
 def expect(runs: Tensor, size: Any, length: Any) -> str:
@@ -61,21 +70,29 @@ def predict(
     seconds of a run."""
     runs = torch.tensor(rows, dtype=torch.float64).reshape(-1, 4).T
     n, d, losses, times = runs
-    if len(n) < 6 or min(len(n.unique()), len(d.unique())) < 3:
-        raise ValueError("a law needs six finished runs or more, of three sizes and three lengths")
+    if len(n) < 8 or min(len(n.unique()), len(d.unique())) < 3:
+        count = f"these are {len(n)} that are finished and have parameters in metrics.jsonl"
+        raise ValueError(f"a law needs eight runs, of three sizes and three lengths; {count}")
 
     law = fit(n, d, losses)
+    *_, a, b = law.exp().tolist()
+    if not (0.01 < a < 2 and 0.01 < b < 2):  # NaN, too
+        raise ValueError("no law fits: the losses do not fall with size and length as it says")
+
+    fitted = loss_of(law, n, d)
+    error = (fitted / losses - 1).square().mean().sqrt()
     constants = "A = {:,.0f}, B = {:,.0f}, a = {:.3f}, b = {:.3f}".format(*law.exp())
-    lines = [f"law: ((A / N)^(a / b) + B / D)^b with {constants}"]
+    lines = [f"law: ((A / N)^(a / b) + B / D)^b with {constants}; its error is {error:.2%}"]
     if at:
         lines.append(expect(runs[:3], *at))
 
     if seconds:
-        # the time of a token grows with the size, in proportion, from the largest run on
-        speed = (n * d / times)[n.argmax()]
-        sizes = n.max() * torch.logspace(-2, 2, 1000)
+        # tokens take time in proportion to the size, as in the run of the largest compute
+        compute = n * d
+        speed = (compute / times)[compute.argmax()]
+        sizes = n.max() * torch.logspace(-3, 6, 9001)
         lengths = speed * seconds / sizes
         best = loss_of(law, sizes, lengths).argmin()
         expected = expect(runs[:3], sizes[best], lengths[best])
-        lines.append(f"best in {seconds:,.0f} seconds: {expected}")
-    return "\n".join(lines), loss_of(law, n, d).tolist()
+        lines.append(f"best in about {seconds:,.0f} seconds: {expected}")
+    return "\n".join(lines), fitted.tolist()

@@ -17,6 +17,7 @@ def warmup_share(steps: float, warmup: float) -> float:
     """The share of the run that is warmup. warmup: a number of steps, or this share itself."""
     if warmup < 1:
         return warmup
+
     if math.isinf(steps):
         raise ValueError(
             f"warmup is {warmup:g} steps, but train.minutes has no steps; use a fraction"

@@ -33,8 +33,8 @@ class LossModule(nn.Module):
         self, inputs: dict[str, Tensor], targets: Tensor, count: int, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Returns {name: loss, summed over the targets}; the caller divides by the number of targets
-        in the whole batch. In training, the terms of losses() are added to the main loss, which is
-        the cross-entropy, or loss(hidden, targets) if the network has this method."""
+        in the whole batch. "loss" is the cross-entropy, or loss(hidden, targets) if the network has
+        this method; in training, each term of losses() is an item of its own."""
         hidden = self.model.hidden(**inputs)
         if hasattr(self.model, "loss"):
             labels = [targets] if weights is None else [targets, weights]

@@ -108,6 +108,7 @@ class Terms:
     def over_targets(self, key: Any, term: Any, count: int) -> Tensor:
         if not isinstance(term, tuple):
             return count * term
+
         if not self.has_counts:
             raise ValueError(f"{key[1]} was not (sum, count) in the first step; start with (0, 0)")
         total, own = term
@@ -119,6 +120,7 @@ class Terms:
         to be means, this happens only in the first step."""
         if not self.has_counts:
             return
+
         self.counts.clear()
         module = run.loss_module
         world = run.world

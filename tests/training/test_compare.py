@@ -141,7 +141,7 @@ def test_a_law_predicts_a_larger_run(compare):
 
     make(5000, 10_000, 0, optimizer={"lr": 2})
     assert "differ in optimizer.lr\n" in compare("--fit", *names, "5000-10000", code=2)
-    assert "three sizes and three lengths\n" in compare("--fit", *names[:3], code=2)
+    assert "three sizes and three lengths; these are 3 " in compare("--fit", *names[:3], code=2)
 
 
 def test_a_sweep_stands_for_its_runs(compare):

@@ -25,7 +25,7 @@ from training.evaluate import main
 TABLE = PAIR_TABLE.split()
 PAIR = [*TABLE, "model=bart"]
 BOOK = ["data=text", "data.path=book.txt"]
-LOGGED = {"tokens", "seconds", "full", "parameters"}
+LOGGED = {"tokens", "seconds", "full", "parameters", "dataset"}
 
 
 @pytest.fixture
