@@ -63,14 +63,15 @@ def test_a_window_bounds_what_is_read():
 
 
 def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
-    """A full layer needs no mask."""
+    """A full layer needs no mask. They are made in order: so are gradients that they share."""
     net = net_of(["window", "full", "wide"], n_layers=6)
     masks = Mock(wraps=stack.make_mask)
-    rotations = Mock(wraps=net.stack.position.rotary)
     monkeypatch.setattr(stack, "make_mask", masks)
-    monkeypatch.setattr(net.stack.position, "rotary", rotations)
+    position = net.stack.position
+    position.rotary = Mock(wraps=position.rotary)
     net(tokens(1, 5))
-    assert (masks.call_count, rotations.call_count) == (2, 1)
+    assert [made.kwargs["sliding_window"] for made in masks.call_args_list] == [3, 12]
+    position.rotary.assert_called_once()
     assert not net.stack.layer_positions
 
 

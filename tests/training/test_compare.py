@@ -137,7 +137,7 @@ def test_a_law_predicts_a_larger_run(compare):
         assert times == 8 and low < loss(n, d) < high < 1.1 * low
         assert expected == pytest.approx(loss(n, d), 0.01)
     lowest = min(loss(n, 1.28e9 / n) for n in range(1000, 99_000))
-    assert loss(n, d) < 1.01 * lowest, "the best split"
+    assert loss(n, d) < 1.01 * lowest
 
     make(5000, 10_000, 0, optimizer={"lr": 2})
     assert "differ in optimizer.lr\n" in compare("--fit", *names, "5000-10000", code=2)
