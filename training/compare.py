@@ -94,7 +94,7 @@ def read_run(folder: Path) -> RunEnd:
     choices = stored.pop("choices")
     chosen = list(map(key_of, stored.pop("overrides")))
     settings = flatten(stored) | choices | {"name": None, "seed": None}
-    chosen += ["dataset", *(key for key in settings if key.startswith("code"))]
+    chosen += [key for key in settings if key.startswith("code")]
 
     last: dict = {}
     for row in read_rows(folder / "metrics.jsonl"):
