@@ -126,7 +126,7 @@ def hold_out_of_all(sources: list[Source]) -> HeldOut:
 
 
 class JoinedFiles:
-    """The size of all sources together, and their tokens."""
+    """The size of all sources together."""
 
     def __init__(self, parts: list[TokenFile]):
         self.folder = parts[0].folder

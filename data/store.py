@@ -24,7 +24,7 @@ def token_dtype(vocab_size: int) -> type[np.unsignedinteger]:
 
 
 class TokenWriter:
-    """Writes one split of a corpus: its tokens, and where each text, or chunk of a long one, ends."""
+    """Writes one split of a corpus: its tokens, and where each text (or chunk of one) ends."""
 
     def __init__(self, folder: Path, split: str, vocab_size: int):
         self.split = split

@@ -36,8 +36,9 @@ class Bigrams(nn.Module):
             ids_BS = ids_BS1[..., 0]
 
         def before(values: Tensor, lag: int) -> Tensor:
-            """Those of the tokens `lag` places before; where there are none, wrong ones. (Without a cache
-            they are rolled: torch 2.13 compiles a wrong backward pass of index_select on a CPU.)"""
+            """Those of the tokens `lag` places before; where there are none, wrong ones. (Without a
+            cache they are rolled: torch 2.13 compiles a wrong backward pass of index_select on a
+            CPU.)"""
             if cache is None:
                 return values.roll(lag, 1)
             return values.index_select(1, (slots - lag).clamp(0))

@@ -101,7 +101,7 @@ def chunk_gradients(
     whose last columns pad the vocabulary and are -inf."""
 
     def loss_of(rows_NC: Tensor, *trained: Tensor) -> Tensor:
-        # they are inputs only if they are trained
+        # the parameters are inputs only if they are trained
         logits = F.linear(rows_NC, *(trained or head_parameters))
 
         # in bfloat16, a sum over the vocabulary would be off by a percent

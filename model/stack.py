@@ -139,7 +139,7 @@ class Stack(nn.Module):
         tokens, as options of make_mask; None hides nothing."""
         options = hiding | {"bias": encoding.bias(q_pos, k_pos)}
         # as many queries as keys: torch has a flag that hides later tokens. A single query is the
-        # newest token, so there are none (a cache with empty slots is not plain: see `visible`)
+        # newest token: none is later (a cache with empty slots is not plain: `visible` hides them)
         is_square = q_pos.shape == k_pos.shape
         is_plain = all(option is None for option in options.values())
         if is_plain and (is_square or q_pos.shape[1] == 1):

@@ -70,9 +70,8 @@ def make_muon(
 
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            shares.setdefault(
-                module.weight, 1.0
-            )  # queries have theirs from below: modules come before their parts
+            # queries have theirs already: their attention comes before them
+            shares.setdefault(module.weight, 1.0)
         if isinstance(module, MultiHeadAttention):
             # the updates of Muon all have one size; queries that are initialized smaller need
             # smaller ones: T5's, whose scores are not divided by sqrt(head_dim)

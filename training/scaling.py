@@ -39,10 +39,9 @@ def fit(n: Tensor, d: Tensor, losses: Tensor) -> Tensor:
     return min(laws, key=error)
 
 
-def expect(runs: Tensor, size: Any, length: Any) -> str:
+def expect(law: Tensor, runs: Tensor, size: Any, length: Any) -> str:
     """The loss of a further run, with a 95 % interval."""
     n, d, losses = runs
-    law = fit(*runs)
     loss = loss_of(law, size, length)
 
     # the scatter of the runs around the law
@@ -83,8 +82,9 @@ def predict(
     error = (fitted / losses - 1).square().mean().sqrt()
     constants = "A = {:,.0f}, B = {:,.0f}, a = {:.3f}, b = {:.3f}".format(*law.exp())
     lines = [f"law: ((A / N)^(a / b) + B / D)^b with {constants}; its error is {error:.2%}"]
+
     if at:
-        lines.append(expect(runs[:3], *at))
+        lines.append(expect(law, runs[:3], *at))
 
     if seconds:
         # tokens take time in proportion to the size, as in the run of the largest compute
@@ -93,6 +93,6 @@ def predict(
         sizes = n.max() * torch.logspace(-3, 6, 9001)
         lengths = speed * seconds / sizes
         best = loss_of(law, sizes, lengths).argmin()
-        expected = expect(runs[:3], sizes[best], lengths[best])
+        expected = expect(law, runs[:3], sizes[best], lengths[best])
         lines.append(f"best in about {seconds:,.0f} seconds: {expected}")
     return "\n".join(lines), fitted.tolist()
