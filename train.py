@@ -177,7 +177,7 @@ def loop(
     if state.step == 0 and evaluates:
         validate()
         if config.init_from:  # the best checkpoint may be the model that fine-tuning starts from
-            saver.save(best=True)
+            saver.save()
 
     while not run_length.is_over(state):
         progress = run_length.progress(state)
@@ -201,7 +201,7 @@ def loop(
         if config.metrics.names and is_due(config.metrics.every):
             log.record(measure(run))
         if is_best or is_due(config.checkpoint.every):
-            saver.save(is_best)
+            saver.save()
         if result.stop:
             raise StopRequested
 

@@ -22,24 +22,23 @@ MAX_FAILURES = 3  # in a row; then the run ends
 
 
 class Checkpointer:
-    """Saves checkpoints. A step waits only for the copy, and for the previous checkpoint if that is
-    still being written."""
-
-    unchanging: list  # begin() sets it
+    """Saves checkpoints: begin() first, then save(), and finish() at the end. A step waits only for
+    the copy, and for the previous checkpoint if that is still being written."""
 
     def __init__(self, folder: Path, run: Run):
         self.folder = folder
         self.run = run
+        self.constants: list = []  # begin() sets it
         self.executor = ThreadPoolExecutor(1, "checkpointer")
-        self.pending: Future[None] | None = None
-        self.unsaved: list[tuple] = []  # checkpoints to write, oldest first
+        self.pending: Future[None] | None = None  # the last write()
+        self.unsaved: dict[int, tuple] = {}  # {step: (copies by file, state)}, oldest first
         self.saved_step = -1  # restore() sets it, too: no step is saved twice
         self.failures = 0  # in a row
 
     def begin(self, origin: dict, environment: str, is_resumed: bool) -> None:
         """Write what the run needs besides its checkpoints, after a check that these will fit on
         the disk. All processes call it: each has a part of a sharded tensor."""
-        self.unchanging = unchanging(self.run, self.tensors())
+        self.constants = unchanging(self.run, self.tensors())
         frozen = {} if is_resumed else self.copied(frozen_tensors(self.run.model))
         if not self.run.world.is_main:
             return
@@ -64,18 +63,18 @@ class Checkpointer:
                 f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep"
             )
 
-    def save(self, best: bool = False) -> None:
-        """Save a step, unless it is saved already. All processes call it: each has a part of a
-        sharded tensor."""
+    def save(self) -> None:
+        """Save the last step, unless it is saved already. All processes call it: each has a part of
+        a sharded tensor."""
         state = self.run.state
         world = self.run.world
         if state.step == self.saved_step:
             return
         self.wait()
         world.wait()  # for the main process, which may have waited for a slow disk
-        with self.run.evaluated_weights():  # a swap() may have others
+        with self.run.evaluated_weights():
             tensors = self.tensors()
-            if unchanging(self.run, tensors) != self.unchanging:
+            if unchanging(self.run, tensors) != self.constants:
                 reason = "a checkpoint would not hold what a step has changed"
                 hint = "an optimizer declares all its state, as tensors, in start_state"
                 raise ValueError(f"{reason}: no frozen parameter may change, and {hint}")
@@ -84,8 +83,8 @@ class Checkpointer:
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
             # a best step that could not be written is tried again, until there is a better one
-            failed = [] if best else [old for old in self.unsaved if old[-1]]
-            self.unsaved = [*failed, (state.step, copies, plain, best)]
+            failed = {step: old for step, old in self.unsaved.items() if step == state.best_step}
+            self.unsaved = failed | {state.step: (copies, plain)}
             self.pending = self.executor.submit(self.write)
 
     def tensors(self) -> dict[str, Tensors]:
@@ -109,17 +108,16 @@ class Checkpointer:
         return copies
 
     def write(self) -> None:
-        """Write what is unsaved, until one fails; save() then drops all but the best step."""
-        while self.unsaved:
-            step, tensors, state, best = self.unsaved[0]
+        """In the thread: write what is unsaved, until one fails."""
+        for step, (tensors, state) in list(self.unsaved.items()):
             # log rows reach the disk first: a run that resumes here will not write them again
             for log in self.folder.glob("*.jsonl"):
                 sync_and_hash(log)
             write_checkpoint(self.folder, step, tensors, state)
-            if best:
+            if step == state["best_step"]:
                 mark_best(self.folder, step)
             prune(self.folder, self.run.config.checkpoint.keep)
-            del self.unsaved[0]
+            del self.unsaved[step]
 
     def wait(self, max_failures: int = MAX_FAILURES) -> None:
         """Wait for the checkpoint that is being written. A failure is a warning; several in a row
@@ -131,7 +129,6 @@ class Checkpointer:
             self.failures = 0
         except OSError as error:
             self.failures += 1
-            self.saved_step = -1
             if self.failures >= max_failures:
                 raise
             warn(f"a checkpoint could not be saved ({explain(error)[1]}); the run continues")
