@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from configs.registry import Registry
 from training.run import Run
-from training.trials import check_column
+from training.terms import check_column
 
 
 def measure(run: Run) -> dict[str, float]:

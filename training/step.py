@@ -11,7 +11,8 @@ from data.batch import Batch
 from data.shuffle import hash_seed
 from model.loss import chunk_gradients, loss
 from training.run import Run
-from training.trials import Terms, fit_on_gpu
+from training.terms import Terms
+from training.trials import fit_on_gpu
 
 CPU_TOKENS = 1 << 14  # in a micro-batch on a CPU, at most
 

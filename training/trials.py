@@ -1,40 +1,17 @@
-"""Trials: passes that leave no trace. They find the largest micro-batch that fits on a GPU, and
-count what losses() of modules add to the training loss."""
+"""Trials: passes that leave no trace, such as those that find the largest micro-batch that fits on
+a GPU."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from configs.cli import warn
 from data.batch import Batch
 from training.run import Run
-
-
-def without_traces(module: nn.Module) -> AbstractContextManager[None]:
-    """A context in which forward passes start with the buffers of the time of this call, which may
-    be long before it is entered; on exit, all attributes and buffers are restored."""
-    copies = {
-        part: {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
-        for part in module.modules()
-    }
-
-    @contextmanager
-    def within() -> Iterator[None]:
-        before = {part: {**vars(part)} for part in module.modules()}
-        for part, copied in copies.items():
-            part._buffers = {**part._buffers, **copied}
-        try:
-            yield
-        finally:
-            for part, attributes in before.items():
-                vars(part).update(attributes)  # among them the buffers
-
-    return within()
 
 
 def fit_on_gpu(run: Run, train_module: Any, rows: int) -> int:
@@ -58,14 +35,14 @@ def fit_on_gpu(run: Run, train_module: Any, rows: int) -> int:
     return rows
 
 
-def runs_out_of_memory(run: Run, train_module: Any, rows: Batch) -> bool:
+def runs_out_of_memory(run: Run, train_module: Any, batch: Batch) -> bool:
     # without an exchange by DDP: a process would wait for one that has run out of memory
     train_module.require_backward_grad_sync = False
     try:
         with without_traces(train_module):
             for _ in range(2):
                 with run.world.precision.autocast():
-                    losses = train_module(*rows.to(run.world.device))
+                    losses = train_module(*batch.to(run.world.device))
                 sum(losses.values()).backward()
     except torch.OutOfMemoryError:
         return True
@@ -75,64 +52,23 @@ def runs_out_of_memory(run: Run, train_module: Any, rows: Batch) -> bool:
     return False
 
 
-# ---- loss terms
+def without_traces(module: nn.Module) -> AbstractContextManager[None]:
+    """A context in which forward passes start with the buffers of the time of this call, which may
+    be long before it is entered; on exit, all attributes and buffers are restored."""
+    copies = {
+        part: {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
+        for part in module.modules()
+    }
 
-# columns of metrics.jsonl: no other loss or metric may have these names
-COLUMNS = {"step", "tokens", "seconds", "loss", "lr", "grad_norm"}
-COLUMNS |= {"tokens_per_second", "mfu", "full"}
+    @contextmanager
+    def within() -> Iterator[None]:
+        before = {part: {**vars(part)} for part in module.modules()}
+        for part, copied in copies.items():
+            part._buffers = {**part._buffers, **copied}
+        try:
+            yield
+        finally:
+            for part, attributes in before.items():
+                vars(part).update(attributes)  # among them _buffers
 
-
-def check_column(name: str) -> None:
-    if name in COLUMNS or name.startswith("val_"):
-        raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
-
-
-class Terms:
-    """The losses() of modules, each a mean or (sum, count). For the latter, the counts of the whole
-    step have to be known before its first backward pass."""
-
-    def __init__(self, modules: list):
-        self.modules = modules
-        self.counts: Counter = Counter()  # each one's count in the step
-        self.ratios: dict[Any, Tensor] = {}  # targets per count
-        self.has_counts = True  # until a step shows that all terms are means
-
-    def add_to(self, losses: dict[str, Tensor], count: int) -> None:
-        """Add each term times the number of targets."""
-        for number, module in enumerate(self.modules):
-            for name, term in module.losses().items():
-                check_column(name)
-                total = self.over_targets((number, name), term, count)
-                losses[name] = losses.get(name, 0.0) + total
-
-    def over_targets(self, key: Any, term: Any, count: int) -> Tensor:
-        if not isinstance(term, tuple):
-            return count * term
-
-        if not self.has_counts:
-            raise ValueError(f"{key[1]} was not (sum, count) in the first step; start with (0, 0)")
-        total, own = term
-        self.counts[key] += own
-        return total * self.ratios.get(key, 1.0)
-
-    def count(self, run: Run, batches: Iterable[tuple[Batch, bool]], n_targets: Any) -> None:
-        """Find the counts of a step, by forward passes that leave no trace. If all terms turn out
-        to be means, this happens only in the first step."""
-        if not self.has_counts:
-            return
-
-        self.counts.clear()
-        module = run.loss_module
-        world = run.world
-        gpus = [world.device] if world.device.type == "cuda" else []
-        traces = without_traces(module)
-
-        with torch.no_grad(), torch.random.fork_rng(gpus), traces, world.precision.autocast():
-            for micro_batch, _ in batches:
-                module(*micro_batch)
-
-        self.has_counts = bool(self.counts or self.ratios)  # of this step, or of one before
-        if self.counts:
-            counts = world.sum(*self.counts.values())
-            ratios = n_targets / (counts + (counts == 0))  # if a count is zero, so is its sum
-            self.ratios = dict(zip(self.counts, ratios.float(), strict=True))
+    return within()

@@ -1,0 +1,83 @@
+"""Terms: losses that modules add to that of the model, in training, by a method losses()."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data.batch import Batch
+from training.run import Run
+from training.trials import without_traces
+
+# columns of metrics.jsonl: no other loss or metric may have these names
+RESERVED = {
+    "step",
+    "tokens",
+    "seconds",
+    "loss",
+    "lr",
+    "grad_norm",
+    "tokens_per_second",
+    "mfu",
+    "full",
+}
+
+
+def check_column(name: str) -> None:
+    if name in RESERVED or name.startswith("val_"):
+        raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
+
+
+class Terms:
+    """The losses() of modules, each a mean or (sum, count). For the latter, the counts of the whole
+    step have to be known before its first backward pass: count() comes first, then add_to() in
+    each forward pass."""
+
+    def __init__(self, modules: list):
+        self.modules = modules
+        self.counts: Counter = Counter()  # {(module, name): count in the step}
+        self.ratios: dict[Any, Tensor] = {}  # {(module, name): targets per count}
+        self.has_counts = True  # until a step shows that all terms are means
+
+    def count(self, run: Run, batches: Iterable[tuple[Batch, bool]], n_targets: Any) -> None:
+        """Find the counts of a step, by forward passes that leave no trace. If all terms turn out
+        to be means, this happens only in the first step."""
+        if not self.has_counts:
+            return
+
+        self.counts.clear()
+        module = run.loss_module
+        world = run.world
+        gpus = [world.device] if world.device.type == "cuda" else []
+        traces = without_traces(module)
+
+        with torch.no_grad(), torch.random.fork_rng(gpus), traces, world.precision.autocast():
+            for micro_batch, _ in batches:
+                module(*micro_batch)  # calls add_to
+
+        self.has_counts = bool(self.counts or self.ratios)  # of this step, or of one before
+        if self.counts:
+            counts = world.sum(*self.counts.values())
+            ratios = n_targets / (counts + (counts == 0))  # if a count is zero, so is its sum
+            self.ratios = dict(zip(self.counts, ratios.float(), strict=True))
+
+    def add_to(self, losses: dict[str, Tensor], n_targets: int) -> None:
+        """Add each term to the losses of a micro-batch, which are sums over its targets."""
+        for module in self.modules:
+            for name, term in module.losses().items():
+                check_column(name)
+                if isinstance(term, tuple):
+                    total = self.scaled((module, name), *term)
+                else:
+                    total = n_targets * term
+                losses[name] = losses.get(name, 0.0) + total
+
+    def scaled(self, key: Any, total: Tensor, count: Any) -> Tensor:
+        """A sum times the targets per count, so that the mean over the targets of the step is that
+        over the counts."""
+        if not self.has_counts:
+            raise ValueError(f"{key[1]} was not (sum, count) in the first step; start with (0, 0)")
+        self.counts[key] += count
+        return total * self.ratios.get(key, 1.0)
