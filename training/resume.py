@@ -1,6 +1,7 @@
 """The settings of a resumed run: the stored ones, with the changes of this command line."""
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -32,67 +33,6 @@ FIXED = (
 UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
 
 
-def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
-    """Returns (the stored settings, overridden by the values of this command line; the origin of
-    both)."""
-    run = RUNS / name
-    stored = read_config(run)
-    if stored["tokenizer"]["kind"] == "hub" and stored["init_from"] is None:
-        hint = f"use init_from={run}"
-        raise CheckpointError(f"{run} was imported and has not been trained; {hint}")
-
-    check_code(run, stored, origin["code"])
-    choices = stored.pop("choices")
-    overrides = stored.pop("overrides")
-    frozen = stored.pop("frozen", None)
-    stored.pop("code", None)
-
-    known = flatten(stored)
-    usual = read_yaml(CONFIGS / "train.yaml")
-    del usual["defaults"], usual["hydra"]
-    if stored["init_from"]:  # the model of a run that it started from has other settings
-        del usual["model"]
-
-    # as stored, with today's defaults for settings that did not exist then
-    changed: Any = OmegaConf.merge(usual, stored)
-    before = flatten(asdict(to_config(changed)))
-    for key in sorted(before.keys() - known):
-        print(f"{key} was added after this run was started, and is {show(before[key])}")
-
-    keys = list(map(key_of, origin["overrides"]))
-    options = origin["choices"]
-    chosen = {key: options[key] for key in keys if key in options}
-    fixed = chosen.keys() - {"schedule"}  # groups, which are only compared, below
-
-    for key in keys:
-        if key not in fixed:
-            OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)
-    config = to_config(changed)
-
-    # the options of groups, such as optimizer, and all settings, such as optimizer.lr
-    after = chosen | flatten(asdict(config))
-    before |= {key: choices.get(key) for key in chosen}
-    for key in after | before:  # also what was dropped, such as the weight of a source
-        old = before.get(key)
-        new = after.get(key)
-        if new == old or key in UNTOLD:
-            continue
-
-        if key.startswith(FIXED) or key in fixed:
-            change = f"{key} was {show(old)} in this run and is now {show(new)}"
-            raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
-        print(f"{key} was {show(old)} and is now {show(new)}")
-
-    all_overrides = list(dict.fromkeys(overrides + origin["overrides"]))
-    merged = {"choices": choices | chosen, "overrides": all_overrides, "frozen": frozen}
-    return config, origin | merged
-
-
-def show(value: Any) -> str:
-    """A value as it is written on a command line."""
-    return json.dumps(value).strip('"')
-
-
 def is_resumable(name: str | None, resume: bool | str) -> bool:
     if name is None:
         runs = list_runs()
@@ -106,3 +46,65 @@ def is_resumable(name: str | None, resume: bool | str) -> bool:
         hint = similar_run(run)
         raise ValueError(f"there is no run {run}{hint}; resume=auto would start it")
     return False
+
+
+def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
+    """Returns (the stored settings, overridden by the values of this command line; the origin of
+    both). node, origin: what Hydra composed from this command line alone."""
+    run = RUNS / name
+    stored = read_config(run)
+    if stored["tokenizer"]["kind"] == "hub" and stored["init_from"] is None:
+        hint = f"use init_from={run}"
+        raise CheckpointError(f"{run} was imported and has not been trained; {hint}")
+
+    check_code(run, stored, origin["code"])
+    # its origin when it was started
+    first = {key: stored.pop(key, None) for key in ("choices", "overrides", "code", "frozen")}
+    changed = with_defaults(stored)
+    before = flatten(asdict(to_config(changed)))
+    for key in sorted(before.keys() - flatten(stored)):
+        print(f"{key} was added after this run was started, and is {show(before[key])}")
+
+    keys = list(map(key_of, origin["overrides"]))
+    options = {key: origin["choices"][key] for key in keys if key in origin["choices"]}
+    groups = options.keys() - {"schedule"}  # no other option may change: they are only compared
+    for key in keys:
+        if key not in groups:
+            OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)
+    config = to_config(changed)
+
+    # compared are the options of groups, such as optimizer, and all settings, such as optimizer.lr
+    before |= {group: first["choices"].get(group) for group in options}
+    tell_changes(before, options | flatten(asdict(config)), groups)
+
+    first["choices"] |= options
+    first["overrides"] = list(dict.fromkeys(first["overrides"] + origin["overrides"]))
+    return config, first | {"code": origin["code"]}
+
+
+def with_defaults(stored: dict) -> Any:
+    """The settings of a run, with today's defaults for those that did not exist when it began."""
+    usual = read_yaml(CONFIGS / "train.yaml")
+    del usual["defaults"], usual["hydra"]
+    if stored["init_from"]:  # the model of a run that it started from has other settings
+        del usual["model"]
+    return OmegaConf.merge(usual, stored)
+
+
+def tell_changes(before: dict, after: dict, groups: Collection[str]) -> None:
+    """Print which settings have changed, and refuse a change of one that is FIXED or of a group."""
+    for key in after | before:  # also what was dropped, such as the weight of a source
+        old = before.get(key)
+        new = after.get(key)
+        if new == old or key in UNTOLD:
+            continue
+
+        if key.startswith(FIXED) or key in groups:
+            change = f"{key} was {show(old)} in this run and is now {show(new)}"
+            raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
+        print(f"{key} was {show(old)} and is now {show(new)}")
+
+
+def show(value: Any) -> str:
+    """A value as it is written on a command line."""
+    return json.dumps(value).strip('"')
