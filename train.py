@@ -34,10 +34,11 @@ from model.transformer import build_model
 from training import distributed, fsdp, plan, processes, run_folder
 from training.checkpointer import Checkpointer
 from training.checks import check_batches, check_finite, check_gradients
+from training.classifier import with_classes
 from training.compile import compile_module, recompute_blocks
 from training.ema import EMA
 from training.evaluation import evaluate, sample
-from training.finetune import starting_model, with_classes
+from training.finetune import starting_model
 from training.log import Log
 from training.metrics import measure
 from training.optimizer import build_optimizers, set_lr

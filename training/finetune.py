@@ -1,5 +1,4 @@
-"""Fine-tuning: init_from= loads the model and the tokenizer of a run or of a Hugging Face folder;
-and the head of a classifier."""
+"""Fine-tuning: init_from= brings the model and the tokenizer of a run or of a Hugging Face folder."""
 
 import re
 from dataclasses import replace
@@ -23,21 +22,10 @@ TUNABLE = r"model\.(context_length|dropout|head\.pooling|([a-z_]+\.)?kind)|optim
 
 def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictConfig, dict]:
     """Returns (the settings with the model and tokenizer of init_from=, the option of each other
-    group). `keys` are those of the command line; of its model settings, only those in TUNABLE may
-    be set. Muon is used only if it is named: its learning rates would destroy a trained model."""
-    for key in keys:
-        group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
-        if group in MODEL_GROUPS and not re.fullmatch(TUNABLE, key):
-            reason = "conflicts with init_from, which sets model and tokenizer"
-            hint = "remove it (only context_length, dropout, head.pooling and a kind may be set)"
-            raise ValueError(f"{key} {reason}; {hint}")
-
-    if "experiment" in keys:
-        warn(
-            "init_from sets model, tokenizer and, without optimizer=, the optimizer; "
-            "those of experiment= are not used"
-        )
-
+    group). node: the settings without these; keys: those of the command line; choices: the option
+    of each group. Muon is used only if it is named: its learning rates would destroy a trained
+    model."""
+    check_keys(keys)
     start = init_settings(node.init_from)
 
     changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
@@ -50,7 +38,7 @@ def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictCo
         changed.optimizer = read_yaml(CONFIGS / f"optimizer/{kept['optimizer']}.yaml")
 
     for key in keys:
-        if re.fullmatch(TUNABLE, key):
+        if re.fullmatch(TUNABLE, key):  # the command line has the last word
             OmegaConf.update(changed, key, OmegaConf.select(node, key))
 
     wanted = changed.model.context_length
@@ -64,16 +52,33 @@ def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictCo
     return changed, kept
 
 
+def check_keys(keys: list[str]) -> None:
+    """Refuse settings of the model and tokenizer, except those in TUNABLE."""
+    for key in keys:
+        group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
+        if group in MODEL_GROUPS and not re.fullmatch(TUNABLE, key):
+            reason = "conflicts with init_from, which sets model and tokenizer"
+            hint = "remove it (only context_length, dropout, head.pooling and a kind may be set)"
+            raise ValueError(f"{key} {reason}; {hint}")
+
+    if "experiment" in keys:
+        warn(
+            "init_from sets model, tokenizer and, without optimizer=, the optimizer; "
+            "those of experiment= are not used"
+        )
+
+
 def starting_model(config: Config) -> nn.Module:
     """A model of this config with the weights of init_from. It may have another dropout, a shorter
     context, or parts with additional tensors, which are initialized."""
     found: Any = load_pretrained(str(config.init_from)).model
-    vocab_size = found.embedding.table.num_embeddings
-    with torch.device("meta"):
-        model = build_model(config.model, vocab_size)
     weights = model_tensors(found) | frozen_tensors(found)
     if config.model.classes and not found.classes:  # another head replaces its own
         weights = {name: weights[name] for name in weights if not name.startswith("head.")}
+
+    vocab_size = found.embedding.table.num_embeddings
+    with torch.device("meta"):
+        model = build_model(config.model, vocab_size)
     wanted = model_tensors(model) | frozen_tensors(model)
     if lost := sorted(weights.keys() - wanted.keys()):
         hint = "remove the kind= that has no place for it"
@@ -83,11 +88,11 @@ def starting_model(config: Config) -> nn.Module:
         print(f"newly initialized: {', '.join(added)}")
         model = build_model(config.model, vocab_size, config.seed)
 
-    tensors = {name: fit(name, weights[name], wanted[name], config.model) for name in weights}
+    tensors = {name: copied(name, weights[name], wanted[name], config.model) for name in weights}
     return assign_weights(model, tensors)
 
 
-def fit(name: str, tensor: Tensor, wanted: Tensor, config: ModelConfig) -> Tensor:
+def copied(name: str, tensor: Tensor, wanted: Tensor, config: ModelConfig) -> Tensor:
     """A copy of a tensor; a table of positions is cut to a shorter context."""
     if name.endswith("position.table.weight") and len(wanted) == config.context_length:
         tensor = tensor[: config.context_length]
@@ -95,17 +100,3 @@ def fit(name: str, tensor: Tensor, wanted: Tensor, config: ModelConfig) -> Tenso
         shapes = f"{list(tensor.shape)} in init_from and {list(wanted.shape)} in the new model"
         raise ValueError(f"{name} has the shape {shapes}; remove the kind that changes it")
     return tensor.detach().clone()
-
-
-def with_classes(config: Config, classes: list[str]) -> Config:
-    """The config with a head for classes, unless init_from has one. The head is that of the model's
-    class in transformers: a linear map; of an encoder, after the layer that it has; of a BERT, after
-    its pooler."""
-    model = config.model
-    if config.init_from and model.classes:
-        return config
-    is_encoder = model.kind == "encoder"
-    head = model.head | {"tie_weights": False, "bias": is_encoder, "logit_softcap": None}
-    if is_encoder and model.block["kind"] == "post":
-        head |= {"mlm_transform": "tanh", "mlm_norm": False}
-    return replace(config, model=replace(model, classes=classes, head=head))

@@ -14,9 +14,9 @@ from rich.progress import Progress
 
 from configs.cli import print, warn
 from model.runs import read_rows
+from training.classifier import draw_confusion
 from training.cost import ideal_seconds
 from training.plot import draw_run
-from training.predictions import draw_confusion
 from training.run import Run
 from training.wandb_log import start_wandb
 

@@ -16,8 +16,8 @@ from data.corpus import build_data
 from model.precision import Precision, choose_device, choose_precision
 from model.pretrained import init_tokenizer
 from model.weights import count_parameters
+from training.classifier import with_classes
 from training.cost import Cost, count, peak_flops, read_gpus
-from training.finetune import with_classes
 from training.schedule import RunLength
 from training.settings import host_memory
 

@@ -17,8 +17,8 @@ from model.checkpoint import load_run
 from model.hub.__main__ import main as hub
 from tests.model.hub.hub_models import build_hf, byte_pairs, save
 from tests.training.runs import last, read_lines, rows, tensors
+from training.classifier import class_metrics, draw_confusion
 from training.evaluate import main as evaluate
-from training.predictions import class_metrics, draw_confusion
 
 LABELS = ["Sci/Tech", "été", "other$x_$"]
 LABELLED = ["data=table", "data.path=labels.jsonl", "data.label=label"]
