@@ -58,9 +58,9 @@ class Checkpointer:
         needed += sum(tensor.nbytes for tensor in frozen.values())
         free = shutil.disk_usage(self.folder).free
         if needed > free:
-            sizes = f"need {decimal(needed)} and the disk has {decimal(free)} left"
             raise OSError(
-                f"the checkpoints of this run {sizes}; free some space, or lower checkpoint.keep"
+                f"the checkpoints of this run need {decimal(needed)} and the disk has "
+                f"{decimal(free)} left; free some space, or lower checkpoint.keep"
             )
 
     def save(self) -> None:
@@ -75,9 +75,10 @@ class Checkpointer:
         with self.run.evaluated_weights():
             tensors = self.tensors()
             if unchanging(self.run, tensors) != self.constants:
-                reason = "a checkpoint would not hold what a step has changed"
-                hint = "an optimizer declares all its state, as tensors, in start_state"
-                raise ValueError(f"{reason}: no frozen parameter may change, and {hint}")
+                raise ValueError(
+                    "a checkpoint would not hold what a step has changed: no frozen parameter may "
+                    "change, and an optimizer declares all its state, as tensors, in start_state"
+                )
             copies = {file: self.copied(named) for file, named in tensors.items()}
         self.saved_step = state.step
         if world.is_main:
@@ -104,7 +105,7 @@ class Checkpointer:
             if world.parallel == "fsdp":
                 tensor = whole(tensor)
             if world.is_main:
-                copies[name] = tensor.detach().to("cpu", copy=True).contiguous()
+                copies[name] = tensor.to("cpu", copy=True).contiguous()
         return copies
 
     def write(self) -> None:

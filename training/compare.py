@@ -3,16 +3,15 @@
 python -m training.compare runs/a runs/b
 """
 
-import math
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
+from hydra.core.utils import JobReturn, JobStatus
 
-from configs.cli import ArgumentParser, expand_user, print, run_command
+from configs.cli import ArgumentParser, expand_user, print, report, run_command
 from configs.compose import LENGTHS, key_of
 from configs.flat import flatten
 from configs.registry import Positive, check_value
@@ -45,8 +44,6 @@ OPTIONS = """
 
 
 class RunEnd(NamedTuple):
-    """What is compared of a run."""
-
     folder: Path
     seed: int
     settings: dict[str, str]  # by dotted key, group, or file of its code; not its name and seed
@@ -63,11 +60,11 @@ def runs_of(sweep: Path) -> list[Path]:
 
 def read_runs(paths: list[Path]) -> list[RunEnd]:
     """Read runs, and of each sweep all its runs."""
-    folders: list[Path] = []
+    folders = []
     for path in paths:
         # runs/sweep/* may also name files such as comparison.md
         if not (path.is_file() and runs_of(path.parent)):
-            folders += runs_of(path) or [path]
+            folders.extend(runs_of(path) or [path])
     return [read_run(folder) for folder in dict.fromkeys(folders)]
 
 
@@ -75,13 +72,13 @@ def read_run(folder: Path) -> RunEnd:
     stored = read_config(folder)
     choices = stored.pop("choices")
     chosen = list(map(key_of, stored.pop("overrides")))
-    settings = flatten(stored) | choices
-    chosen += [key for key in settings if key.startswith("code")]
-
     last: dict = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
+
+    settings = flatten(stored) | choices
     settings |= {"name": None, "seed": None, "dataset": last.get("dataset")}
+    chosen += [key for key in settings if key.startswith("code")]
     texts = {key: str(value) for key, value in settings.items()}
     return RunEnd(folder, stored["seed"], texts, chosen, last)
 
@@ -119,7 +116,7 @@ def table(runs: list[RunEnd]) -> str:
     metrics."""
     metric = metric_of(runs)
     groups = group_seeds(runs)
-    means = [numpy.mean([*values(group, metric).values()] or math.nan) for group in groups]
+    means = [numpy.mean([*values(group, metric).values()] or numpy.nan) for group in groups]
     groups = [groups[index] for index in numpy.argsort(means, kind="stable")]  # NaN is last
 
     columns = {"run": list(map(group_name, groups))}
@@ -135,11 +132,11 @@ def table(runs: list[RunEnd]) -> str:
 def group_seeds(runs: list[RunEnd]) -> list[Group]:
     """Groups of runs that differ only in their seed. A copy of a run has a group of its own."""
     groups = defaultdict(list)
-    seen: Counter = Counter()
+    seen: list = []
     for run in runs:
-        settings = repr(run.settings)
-        groups[settings, seen[settings, run.seed]].append(run)
-        seen[settings, run.seed] += 1
+        key = (repr(run.settings), run.seed)
+        groups[key[0], seen.count(key)].append(run)
+        seen.append(key)
     return list(groups.values())
 
 
@@ -152,22 +149,23 @@ def group_name(group: Group) -> str:
     name = group[0].folder.name
     if len(group) > 1:
         name += f" (n={len(group)})"
-    # else some losses are on a part of the validation set
-    is_finished = all(run.last.get("full") for run in group)
-    return name if is_finished else f"{name} (unfinished)"
+    if not all(run.last.get("full") for run in group):  # some losses are on a part of the set
+        name += " (unfinished)"
+    return name
 
 
 def differing(runs: list[RunEnd]) -> dict[str, list[str]]:
     """The value of each run for the settings that were given on a command line and differ."""
     columns = {}
-    for key in [key for run in runs for key in run.chosen]:
-        cells = [run.settings.get(key, "-") for run in runs]
-        if len(set(cells)) > 1:
-            columns[key] = cells
+    for run in runs:
+        for key in run.chosen:
+            cells = [other.settings.get(key, "-") for other in runs]
+            if len(set(cells)) > 1:
+                columns[key] = cells
     return columns
 
 
-def cell(numbers: Sequence[float], form: str) -> str:
+def cell(numbers: list[float], form: str) -> str:
     """The mean and standard deviation of numbers."""
     if not numbers:
         return "-"
@@ -213,15 +211,27 @@ def save(runs: list[RunEnd], home: Path, law: str = "") -> str:
     return f"\n{text}\n\nsaved to {home / 'comparison.md'} and comparison.png"
 
 
+def end_of_run(hydra: Any, job_return: JobReturn) -> None:
+    """After each run of a sweep, print the table of all its runs so far. (Hydra does not call
+    on_multirun_end if a run has failed.)"""
+    if job_return.status == JobStatus.FAILED:
+        print(f"\nrun {Path(hydra.runtime.output_dir).name} failed", file=sys.stderr)
+        # Hydra raises it when the result of this run is read
+        job_return.return_value = SystemExit(report(job_return._return_value))
+
+    home = Path(hydra.sweep.dir)
+    if folders := runs_of(home):
+        print(save(read_runs(folders), home))
+
+
 def main() -> None:
     from model.generate.options import add_options  # not in training, which imports this file
 
     parser = ArgumentParser("python -m training.compare", description=__doc__)
     parser.add_argument("runs", nargs="+", type=expand_user, metavar="runs/name")
     add_options(parser, OPTIONS)
-    metavar = ("PARAMETERS", "TOKENS")
     help = "... and predict the loss of such a run"
-    parser.add_argument("--at", nargs=2, type=float, metavar=metavar, help=help)
+    parser.add_argument("--at", nargs=2, type=float, metavar=("PARAMETERS", "TOKENS"), help=help)
 
     options = parser.parse_args()
     for value in (*(options.at or ()), options.seconds):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from configs.cli import print, warn
 from configs.compose import CONFIGS, read_yaml, to_config
-from configs.schema import Config, ModelConfig
+from configs.schema import Config
 from data.corpus import build_data
 from model.pretrained import init_settings, load_pretrained
 from model.transformer import build_model
@@ -57,9 +57,10 @@ def check_keys(keys: list[str]) -> None:
     for key in keys:
         group, *_ = re.split("[.@]", key)  # also of attention@model.cross_attention
         if group in MODEL_GROUPS and not re.fullmatch(TUNABLE, key):
-            reason = "conflicts with init_from, which sets model and tokenizer"
-            hint = "remove it (only context_length, dropout, head.pooling and a kind may be set)"
-            raise ValueError(f"{key} {reason}; {hint}")
+            raise ValueError(
+                f"{key} conflicts with init_from, which sets model and tokenizer; remove it "
+                "(only context_length, dropout, head.pooling and a kind may be set)"
+            )
 
     if "experiment" in keys:
         warn(
@@ -88,14 +89,15 @@ def starting_model(config: Config) -> nn.Module:
         print(f"newly initialized: {', '.join(added)}")
         model = build_model(config.model, vocab_size, config.seed)
 
-    tensors = {name: copied(name, weights[name], wanted[name], config.model) for name in weights}
+    length = config.model.context_length
+    tensors = {name: copied(name, weights[name], wanted[name], length) for name in weights}
     return assign_weights(model, tensors)
 
 
-def copied(name: str, tensor: Tensor, wanted: Tensor, config: ModelConfig) -> Tensor:
+def copied(name: str, tensor: Tensor, wanted: Tensor, context_length: int) -> Tensor:
     """A copy of a tensor; a table of positions is cut to a shorter context."""
-    if name.endswith("position.table.weight") and len(wanted) == config.context_length:
-        tensor = tensor[: config.context_length]
+    if name.endswith("position.table.weight") and len(wanted) == context_length:
+        tensor = tensor[:context_length]
     if tensor.shape != wanted.shape:
         shapes = f"{list(tensor.shape)} in init_from and {list(wanted.shape)} in the new model"
         raise ValueError(f"{name} has the shape {shapes}; remove the kind that changes it")

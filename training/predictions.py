@@ -13,7 +13,6 @@ from torch import Tensor
 from configs.registry import Registry
 from configs.schema import IGNORE_INDEX
 from data.batch import Batch
-from data.tokenizers.tokenizer import Tokenizer
 from model.generate.decode import Rows, generate
 from training.classifier import class_metrics
 from training.run import Run
@@ -43,14 +42,15 @@ def answers(run: Run, batch: Batch) -> list[Answer]:
     """One for each run of targets; a conversation has several."""
     sources = []
     targets = []
+    stop = run.data.tokenizer.end_ids
     for number, is_target in enumerate((batch.targets != IGNORE_INDEX).numpy()):
         # where a run of targets begins, and where it ends
         edges = np.flatnonzero(np.diff(is_target, prepend=False, append=False))
         for first, end in edges.reshape(-1, 2):
             sources.append(source_of(batch.inputs, number, first).tolist())
-            target = batch.targets[number, first:end].tolist()
-            targets.append(until_end(target, run.data.tokenizer))
-    return list(map(Answer, sources, targets, predict(run, sources, max(map(len, targets)))))
+            targets.append(until_end(batch.targets[number, first:end].tolist(), stop))
+    predictions = predict(run, sources, max(map(len, targets)))
+    return list(map(Answer, sources, targets, predictions))
 
 
 def source_of(inputs: dict[str, Tensor], number: int, first: int) -> Tensor:
@@ -62,12 +62,13 @@ def source_of(inputs: dict[str, Tensor], number: int, first: int) -> Tensor:
     return source[inputs["source_visible"][number]] if "source_visible" in inputs else source
 
 
-def until_end(ids: list[int], tokenizer: Tokenizer) -> list[int]:
+def until_end(ids: list[int], stop: list[int]) -> list[int]:
     """The ids up to the first end token, at which generation stops; a chat template may mark white
     space after it."""
-    stop = set(tokenizer.end_ids)
-    ends = [number for number, i in enumerate(ids, 1) if i in stop]
-    return ids[: min(ends, default=None)]
+    for number, i in enumerate(ids, 1):
+        if i in stop:
+            return ids[:number]
+    return ids
 
 
 def predict_once(run: Run, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -138,12 +139,12 @@ def measure_accuracy(run: Run, batches: Iterable[Batch], name: str, count: Accur
     # each process counts its own batches, but with FSDP all: a forward pass needs all processes
     world = run.world
     rank, size = (0, 1) if world.parallel == "fsdp" else (world.rank, world.size)
-    classes = run.model.classes
-    counts = np.zeros((len(classes), len(classes)) if classes else 2)
+    n = len(run.model.classes or ())
+    counts = np.zeros((n, n) if n else 2)
     with run.evaluating():
         for batch in islice(batches, rank, None, size):
             counts += count(run, batch)
 
     if size > 1:
         counts = world.sum(*counts.flat).cpu().numpy().reshape(counts.shape)
-    return class_metrics(counts) if classes else {name: counts[0] / counts[1]}
+    return class_metrics(counts) if n else {name: counts[0] / counts[1]}

@@ -1,13 +1,14 @@
-"""The settings of a resumed run: the stored ones, with the changes of this command line."""
+"""Resume: which run a command line continues, and its settings, the stored ones with the changes of
+this command line."""
 
 import json
-from collections.abc import Collection
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from configs.cli import print
+from configs.cli import print, report
 from configs.compose import CONFIGS, key_of, read_yaml, to_config
 from configs.errors import CheckpointError
 from configs.flat import flatten
@@ -43,9 +44,29 @@ def is_resumable(name: str | None, resume: bool | str) -> bool:
     if (run / "config.yaml").exists() or list_checkpoints(run):
         return True
     if resume is True:
-        hint = similar_run(run)
-        raise ValueError(f"there is no run {run}{hint}; resume=auto would start it")
+        raise ValueError(f"there is no run {run}{similar_run(run)}; resume=auto would start it")
     return False
+
+
+def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool]:
+    """Returns (the name of this run of a sweep; whether it is resumed: a repeated sweep continues
+    its unfinished runs)."""
+    if node.resume or node.name:
+        error = ValueError("-m cannot be combined with name= or resume=: each run gets a new name")
+        raise SystemExit(report(error))  # Hydra would go on with the next run
+
+    run = Path(hydra.runtime.output_dir)
+    home = RUNS.absolute()
+    if home not in run.parents:
+        raise ValueError(f"hydra.sweep.dir is {hydra.sweep.dir}; choose a folder in {RUNS}/")
+
+    name = run.relative_to(home).as_posix()
+    is_started = (run / "config.yaml").exists()
+    if is_started and read_config(RUNS / name)["overrides"] != list(hydra.overrides.task):
+        raise ValueError(
+            f"{RUNS / name} already exists, with other settings; choose another hydra.sweep.dir"
+        )
+    return name, is_started
 
 
 def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
@@ -54,12 +75,10 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     run = RUNS / name
     stored = read_config(run)
     if stored["tokenizer"]["kind"] == "hub" and stored["init_from"] is None:
-        hint = f"use init_from={run}"
-        raise CheckpointError(f"{run} was imported and has not been trained; {hint}")
+        raise CheckpointError(f"{run} was imported and has not been trained; use init_from={run}")
 
     check_code(run, stored, origin["code"])
-    # its origin when it was started
-    first = {key: stored.pop(key, None) for key in ("choices", "overrides", "code", "frozen")}
+    old_origin = {key: stored.pop(key, None) for key in ("choices", "overrides", "code", "frozen")}
     changed = with_defaults(stored)
     before = flatten(asdict(to_config(changed)))
     for key in sorted(before.keys() - flatten(stored)):
@@ -74,12 +93,12 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     config = to_config(changed)
 
     # compared are the options of groups, such as optimizer, and all settings, such as optimizer.lr
-    before |= {group: first["choices"].get(group) for group in options}
+    before |= {group: old_origin["choices"].get(group) for group in options}
     tell_changes(before, options | flatten(asdict(config)), groups)
 
-    first["choices"] |= options
-    first["overrides"] = list(dict.fromkeys(first["overrides"] + origin["overrides"]))
-    return config, first | {"code": origin["code"]}
+    old_origin["choices"] |= options
+    old_origin["overrides"] = list(dict.fromkeys(old_origin["overrides"] + origin["overrides"]))
+    return config, old_origin | {"code": origin["code"]}
 
 
 def with_defaults(stored: dict) -> Any:
@@ -91,7 +110,7 @@ def with_defaults(stored: dict) -> Any:
     return OmegaConf.merge(usual, stored)
 
 
-def tell_changes(before: dict, after: dict, groups: Collection[str]) -> None:
+def tell_changes(before: dict, after: dict, groups: set[str]) -> None:
     """Print which settings have changed, and refuse a change of one that is FIXED or of a group."""
     for key in after | before:  # also what was dropped, such as the weight of a source
         old = before.get(key)

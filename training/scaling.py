@@ -3,7 +3,6 @@
 The loss is ((A / N)^(a / b) + B / D)^b, with N parameters and D tokens (arxiv.org/abs/2001.08361).
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,8 +21,7 @@ class ScalingLaw:
             raise ValueError(f"a law needs eight runs, of three sizes and three lengths; {count}")
 
         self.law = fit(n, d, losses)
-        *_, a, b = self.law.exp().tolist()
-        if not (0.01 < a < 2 and 0.01 < b < 2):  # NaN, too
+        if not all(0.01 < exponent < 2 for exponent in self.law[2:].exp()):  # NaN, too
             raise ValueError("no law fits: the losses do not fall with size and length as it says")
         self.fitted = loss_of(self.law, n, d)
         self.errors = self.fitted / losses - 1
@@ -51,9 +49,9 @@ class ScalingLaw:
         t = 2 + 3 / freedom  # about Student's
         half = t * variance.sqrt()
         times = size * length / (n * d).max()
-        run = f"{size:,.0f} parameters, {length:,.0f} tokens"
-        interval = f"{loss:.3f} ({loss - half:.3f} to {loss + half:.3f})"
-        return f"{run} ({times:.1f} times the largest compute): {interval}"
+        compute = f"{times:.1f} times the largest compute"
+        run = f"{size:,.0f} parameters, {length:,.0f} tokens ({compute})"
+        return f"{run}: {loss:.3f} ({loss - half:.3f} to {loss + half:.3f})"
 
     def expect_in(self, seconds: float) -> str:
         """The lowest loss that this time can reach. Tokens take time in proportion to the size, as
@@ -83,7 +81,7 @@ def fit(n: Tensor, d: Tensor, losses: Tensor) -> Tensor:
     return min((minimize(error, start) for start in n.new_tensor(starts).log()), key=error)
 
 
-def minimize(function: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+def minimize(function: Any, start: Tensor) -> Tensor:
     """The minimum that is reached from a start."""
     place = start.requires_grad_()
     optimizer = torch.optim.LBFGS([place], max_iter=500, line_search_fn="strong_wolfe")

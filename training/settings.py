@@ -25,13 +25,13 @@ from data.tokenizers.train import TRAINERS
 from model.adapt import adapt
 from model.transformer import build_model, check_config
 from training.checks import check_state
+from training.compare import end_of_run
 from training.finetune import with_model
 from training.metrics import METRICS
 from training.optimizer import OPTIMIZERS
-from training.resume import is_resumable, resumed
+from training.resume import is_resumable, place_in_sweep, resumed
 from training.run_folder import check_name, code_hashes
 from training.schedule import build_schedule
-from training.sweep import end_of_run, place_in_sweep
 
 
 def read_settings(node: DictConfig) -> tuple[Config, dict]:

@@ -1,28 +1,17 @@
 """Terms: losses that modules add to that of the model, in training, by a method losses()."""
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from data.batch import Batch
 from training.run import Run
 from training.trials import without_traces
 
 # columns of metrics.jsonl: no other loss or metric may have these names
-RESERVED = {
-    "step",
-    "tokens",
-    "seconds",
-    "loss",
-    "lr",
-    "grad_norm",
-    "tokens_per_second",
-    "mfu",
-    "full",
-}
+RESERVED = {"step", "tokens", "seconds", "tokens_per_second", "mfu", "full"}
+RESERVED |= {"loss", "lr", "grad_norm"}
 
 
 def check_column(name: str) -> None:
@@ -41,9 +30,9 @@ class Terms:
         self.ratios: dict[Any, Tensor] = {}  # {(module, name): targets per count}
         self.has_counts = True  # until a step shows that all terms are means
 
-    def count(self, run: Run, batches: Iterable[tuple[Batch, bool]], n_targets: Any) -> None:
+    def count(self, run: Run, batches: Any, n_targets: Any) -> None:
         """Find the counts of a step, by forward passes that leave no trace. If all terms turn out
-        to be means, this happens only in the first step."""
+        to be means, this happens only in the first step. batches: its micro_batches()."""
         if not self.has_counts:
             return
 
@@ -57,11 +46,11 @@ class Terms:
             for micro_batch, _ in batches:
                 module(*micro_batch)  # calls add_to
 
-        self.has_counts = bool(self.counts or self.ratios)  # of this step, or of one before
         if self.counts:
             counts = world.sum(*self.counts.values())
             ratios = n_targets / (counts + (counts == 0))  # if a count is zero, so is its sum
             self.ratios = dict(zip(self.counts, ratios.float(), strict=True))
+        self.has_counts = bool(self.ratios)  # of this step, or of one before
 
     def add_to(self, losses: dict[str, Tensor], n_targets: int) -> None:
         """Add each term to the losses of a micro-batch, which are sums over its targets."""

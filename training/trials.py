@@ -3,7 +3,7 @@ a GPU."""
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,8 +19,8 @@ def fit_on_gpu(run: Run, train_module: Any, rows: int) -> int:
     the second beside the gradients of the first. No weight changes. A resumed run keeps its
     size."""
     world = run.world
-    if run.state.micro_batch_size:
-        return min(run.state.micro_batch_size, rows)
+    if size := run.state.micro_batch_size:
+        return min(size, rows)
 
     widest = run.data.train.widest().share(world.rank, world.size)
     while world.sum(runs_out_of_memory(run, train_module, widest.rows(0, rows))).any():
@@ -52,7 +52,7 @@ def runs_out_of_memory(run: Run, train_module: Any, batch: Batch) -> bool:
     return False
 
 
-def without_traces(module: nn.Module) -> AbstractContextManager[None]:
+def without_traces(module: nn.Module) -> Any:
     """A context in which forward passes start with the buffers of the time of this call, which may
     be long before it is entered; on exit, all attributes and buffers are restored."""
     copies = {
