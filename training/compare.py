@@ -4,7 +4,6 @@ python -m training.compare runs/a runs/b
 """
 
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,13 +130,16 @@ def table(runs: list[RunEnd]) -> str:
 
 def group_seeds(runs: list[RunEnd]) -> list[Group]:
     """Groups of runs that differ only in their seed. A copy of a run has a group of its own."""
-    groups = defaultdict(list)
-    seen: list = []
+    groups: list[Group] = []
     for run in runs:
-        key = (repr(run.settings), run.seed)
-        groups[key[0], seen.count(key)].append(run)
-        seen.append(key)
-    return list(groups.values())
+        for group in groups:
+            seeds = [other.seed for other in group]
+            if group[0].settings == run.settings and run.seed not in seeds:
+                group.append(run)
+                break
+        else:
+            groups.append([run])
+    return groups
 
 
 def values(group: Group, field: str) -> dict[int, float]:
