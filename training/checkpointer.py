@@ -72,7 +72,7 @@ class Checkpointer:
             return
         self.wait()
         world.wait()  # for the main process, which may have waited for a slow disk
-        with self.run.evaluated_weights():
+        with self.run.evaluated_weights():  # a schedule-free optimizer trains others
             tensors = self.tensors()
             if unchanging(self.run, tensors) != self.constants:
                 raise ValueError(
