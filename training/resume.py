@@ -86,7 +86,7 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
 
     keys = list(map(key_of, origin["overrides"]))
     options = {key: origin["choices"][key] for key in keys if key in origin["choices"]}
-    groups = options.keys() - {"schedule"}  # no other option may change: they are only compared
+    groups = options.keys() - {"schedule"}  # are compared: of those, none may change
     for key in keys:
         if key not in groups:
             OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)
