@@ -1,4 +1,4 @@
-"""Bigrams: what each token reads of those before it without attention, which would otherwise have
+"""Bigrams: each token also reads the four before it, without attention, which would otherwise have
 to find them."""
 
 from typing import Any
@@ -30,10 +30,10 @@ class Bigrams(nn.Module):
         token before position 0. cache: a KVCache, in decoding."""
         if tokens_BT is None:
             raise ValueError("model.bigrams needs ids: give the stack tokens=, or set it to null")
-        all_BSC, ids_BS = x, tokens_BT
-        if cache is not None:
-            all_BSC, ids_BS1 = cache.append(x, tokens_BT[..., None])
-            ids_BS = ids_BS1[..., 0]
+
+        # of all tokens that may be read: in decoding, also those of earlier steps
+        new = x, tokens_BT[..., None]
+        all_BSC, ids_BS1 = new if cache is None else cache.append(*new)
 
         def before(values: Tensor, lag: int) -> Tensor:
             """Those of the tokens `lag` places before; where there are none, wrong ones. (Without a
@@ -47,6 +47,6 @@ class Bigrams(nn.Module):
             factors = weight * (pos >= lag)[..., None]  # zero where there are none
             x = torch.addcmul(x, before(all_BSC, lag), factors.to(x.dtype))
 
-        previous_BT = (before(ids_BS, 1) + 1) * (pos > 0)
-        pair_BT = previous_BT * 27_191 ^ tokens_BT * 1_000_003
+        previous_BT = (before(ids_BS1, 1)[..., 0] + 1) * (pos > 0)  # 0 where there is none
+        pair_BT = previous_BT * 27_191 ^ tokens_BT * 1_000_003  # two primes
         return x + self.table(pair_BT % self.table.num_embeddings)
