@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock
@@ -49,9 +49,6 @@ class Chunk(NamedTuple):
 
     def n_bytes(self) -> int:
         return sum(len(text.encode()) for text in self.texts)
-
-
-Encoded = list[tuple[Chunk, Any]]  # the ids of each text; for a chat, ids and mask, or an error
 
 
 def prepare(
@@ -100,7 +97,7 @@ def tokenize(
 ) -> None:
     """Write the corpus."""
     to_ids = partial(encode, tokenizer)
-    if source.input_kind == "chat":
+    if source.input_kind == "chat":  # ids and mask, or an error
         to_ids = partial(encode_chat, ChatTemplate(tokenizer, tokenizer.date))
     workers = min(os.cpu_count() or 1, 16)  # more would wait for the text to be read
 
@@ -130,8 +127,10 @@ def tokenize(
 
     for part in (train, validation):
         if not part.n_tokens:
-            hint = "change data.val_fraction or data.val_path, or give more texts"
-            raise DataError(f"the {part.split} split is empty; {hint}")
+            raise DataError(
+                f"the {part.split} split is empty; change data.val_fraction or data.val_path, or "
+                "give more texts"
+            )
 
     write_index(folder, options, tokenizer, [train, validation], skipped)
 
@@ -169,6 +168,7 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
 
 
 def encode(tokenizer: Tokenizer, chunk: Chunk) -> list:
+    """The ids of each text, and the bytes of a label."""
     ids = [tokenizer.encode(text) for text in chunk.texts]
     if chunk.label is not None:
         ids.append(np.frombuffer(chunk.label.encode(), np.uint8))
@@ -202,7 +202,7 @@ def options_of(source: Source, trainer: Trainer, specials: Sequence[str]) -> str
     return json.dumps([kinds, settings, vars(trainer), specials, *order])
 
 
-def with_progress(jobs: Iterable[Encoded], n_bytes: int) -> Iterable[Encoded]:
+def with_progress(jobs: Iterable, n_bytes: int) -> Iterable:
     """The jobs, with a progress bar on a terminal. A large text, or one of unknown size, is also
     announced by a line."""
     if not n_bytes or n_bytes >= LARGE:
