@@ -192,8 +192,8 @@ class PairMix(MixLoader, PairLoader):
     """Pairs of several sources, sorted by length together: apart, they would need more padding."""
 
     @cached_property
-    def lengths(self) -> ndarray:
-        return np.concatenate([loader.lengths for loader in self.loaders])
+    def widths(self) -> ndarray:
+        return np.concatenate([loader.widths for loader in self.loaders])
 
 
 def load_mix(mix: Mix, trainer: Trainer, specials: Sequence[str], seed: int, load: Callable) -> Any:

@@ -98,8 +98,8 @@ def pairs_of(n, batch_size, seed=0):
     """A loader of n pairs of one row each."""
     lengths = np.random.default_rng(n).lognormal(3.5, 0.7, n).astype(int).clip(2, 400)
     made = PairLoader.__new__(PairLoader)
-    vars(made).update(n=n, batch_size=batch_size, seed=seed, lengths=lengths[:, None])
-    made.objective = SimpleNamespace(widths=lambda lengths: lengths, sort_group=128)
+    vars(made).update(n=n, batch_size=batch_size, seed=seed, widths=lengths[:, None])
+    made.objective = SimpleNamespace(sort_group=128)
     return made
 
 
@@ -120,14 +120,14 @@ def test_a_run_of_any_length_sees_all_pairs_equally_often(n, batch_size):
 def test_batches_of_pairs_have_little_padding_and_a_random_order():
     train = pairs_of(19_011, 16)
     epoch = [train.batch_ids(step) for step in range(19_011 // 16)]
-    widths = [train.lengths[ids] for ids in epoch]
+    widths = [train.widths[ids] for ids in epoch]
     padded = sum(len(lengths) * lengths.max() for lengths in widths)
     assert padded < 1.05 * sum(lengths.sum() for lengths in widths)
     longest = np.array([lengths.max() for lengths in widths[:128]])
     assert abs(np.corrcoef(longest, np.arange(128))[0, 1]) < 0.3
     assert not np.array_equal(epoch[0], pairs_of(19_011, 16, seed=1).batch_ids(0))
-    train.read = lambda ids: train.lengths[ids].max()
-    assert train.widest() == train.lengths.max()
+    train.read = lambda ids: train.widths[ids].max()
+    assert train.widest() == train.widths.max()
 
 
 class Shorter(NextToken):
