@@ -1,12 +1,13 @@
-"""A mix: several sources, each with a share of the examples, its own corpus and its own epochs."""
+"""A mix of sources: each has a share of the examples, a corpus and epochs of its own; they have one
+tokenizer, and what one holds out for validation none trains on."""
 
 import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import chain, zip_longest
+from functools import cached_property, partial
+from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,17 @@ from data.store import TokenFile
 from data.tokenizers.train import Pretrained, Trainer
 
 
-def with_defaults(source: dict) -> dict:
-    """A source of a mix, whose kind is the name of an option: {kind: tinystories} has the kind hub,
-    with the settings of that file. It must set what is ??? there."""
-    name = source.get("kind")
+def with_defaults(node: dict) -> dict:
+    """The settings of a source, with those of the file in configs/data that its kind names: the kind
+    tinystories becomes hub, with an id. What is ??? in a file has no default."""
+    name = node.get("kind")
     path = CONFIGS / f"data/{name}.yaml"
     option: dict = read_yaml(path) if path.exists() else {"kind": name}
 
-    for base in option.pop("defaults", []):
+    for base in option.pop("defaults", []):  # _self_, which is no file, adds nothing
         option = with_defaults({"kind": base}) | option
     usual = {key: value for key, value in option.items() if value != "???"}
-    return usual | source | {"kind": option["kind"]}
+    return usual | node | {"kind": option["kind"]}
 
 
 @dataclass
@@ -49,16 +50,16 @@ class Mix(Source):
     sources: dict
 
     def __post_init__(self) -> None:
-        shared = {"cache": self.cache, "document_mask": self.document_mask}  # set for all at once
-        usual = {"val_fraction": self.val_fraction, "weight": 1}
         kinds = {name: SOURCES[name] for name in SOURCES if name != "mix"}
-        self.weights = {}
+        shared = {"cache": self.cache, "document_mask": self.document_mask}  # set for all at once
+        self.weights = []
         self.members = {}
 
         for name, node in self.sources.items():
             path = f"data.sources.{name}"
-            options = usual | with_defaults(check_value(path, node, dict))
-            self.weights[name] = check_value(f"{path}.weight", options.pop("weight"), Positive)
+            options = {"val_fraction": self.val_fraction, "weight": 1}
+            options |= with_defaults(check_value(path, node, dict))
+            self.weights.append(check_value(f"{path}.weight", options.pop("weight"), Positive))
             self.members[name] = build(path, kinds, options, shared)
 
         input_kinds = {member.input_kind for member in self.members.values()}
@@ -71,12 +72,11 @@ class Mix(Source):
         rounded down, of those that the sources before it leave. With weights 3 and 1, the first 6
         examples are 4 of the first source and 2 of the second. A subclass may let the shares depend
         on position / batch_size, which is the step; at each position, one source grows by one."""
-        weights = [*self.weights.values()]
-
-        for i, weight in enumerate(weights):
-            before = positions * (weight / sum(weights[i:])) // 1
-            yield before
-            positions = positions - before
+        left = positions
+        for i, weight in enumerate(self.weights):
+            given = left * (weight / sum(self.weights[i:])) // 1
+            yield given
+            left = left - given
 
 
 SOURCES["mix"] = Mix
@@ -85,41 +85,43 @@ SOURCES["mix"] = Mix
 # ---- what the sources share: a tokenizer, and what is held out
 
 
-def share(mix: Mix, trainer: Trainer, specials: Sequence[str]) -> tuple[Pretrained, HeldOut]:
-    """The tokenizer, trained on all sources in turn, and what is held out; from the cache, or made
-    now."""
+def load_shared(mix: Mix, trainer: Trainer, specials: Sequence[str]) -> tuple[Pretrained, HeldOut]:
+    """The tokenizer and what is held out; from the cache, or made now."""
     sources = [*mix.members.values()]
 
-    def build(draft: Path) -> None:
+    def fill(draft: Path) -> None:
         held_out = hold_out_of_all(sources)
-
-        def texts(include_val: bool) -> Iterator[str]:
-            turns = zip_longest(*(texts_of(source, held_out, include_val) for source in sources))
-            return filter(None, chain.from_iterable(turns))
-
-        tokenizer = trainer.train(texts, specials)
+        tokenizer = trainer.train(partial(texts_in_turn, sources, held_out), specials)
         write_synced(draft / "shared.json", json.dumps([tokenizer.state(), held_out]))
 
     content = [
         [source.version(), options_of(source, trainer, specials), code_of(source)]
         for source in sources
     ]
-    folder = cached(mix, [content, code_of(trainer)], build)
+    folder = cached(mix, [content, code_of(trainer)], fill)
 
     with errors_as(DataError, f"{folder} is damaged; remove it and run again to rebuild it"):
         state, held_out = json.loads((folder / "shared.json").read_text())
     return Pretrained(state), HeldOut(*held_out)
 
 
+def texts_in_turn(sources: list[Source], held_out: HeldOut, include_val: bool) -> Iterator[str]:
+    """A text of each source, then the next one of each, as long as they have more."""
+    for turn in zip_longest(*(texts_of(source, held_out, include_val) for source in sources)):
+        yield from filter(None, turn)
+
+
 def hold_out_of_all(sources: list[Source]) -> HeldOut:
-    """One held-out set: no source trains on what another one validates on. Of a single text, the
-    end is held out even if another source would hold out the whole; a val_path comes first."""
+    """One held-out set: no source trains on what another one validates on. The files of a val_path
+    are held out whole; of a single text only the end, even if another source would take it all."""
     alone = [hold_out(source) for source in sources]
     shares = [item for part in alone for item in part.exceptions.items()]
-    files = [part for source in sources for part in source.validation_sources()]
-    in_files = [(key, 0.0) for part in files for key, _ in hashed_documents(part, [])]
-    shares = sorted(shares, key=itemgetter(1)) + in_files  # the last one counts
-    return HeldOut(dict(shares), max(part.held_out_fraction for part in alone))
+    exceptions = dict(sorted(shares, key=itemgetter(1)))  # of a text with two shares, the larger
+
+    for source in sources:
+        for part in source.validation_sources():
+            exceptions |= {key: 0.0 for key, _ in hashed_documents(part, [])}
+    return HeldOut(exceptions, max(part.held_out_fraction for part in alone))
 
 
 # ---- loaders
@@ -128,31 +130,29 @@ def hold_out_of_all(sources: list[Source]) -> HeldOut:
 class JoinedFiles:
     """The size of all sources together."""
 
-    def __init__(self, parts: list[TokenFile]):
-        self.folder = parts[0].folder
-        self.split = parts[0].split
-        sizes = [(part.n_tokens, part.n_bytes, part.n_items) for part in parts]
-        self.n_tokens, self.n_bytes, self.n_items = np.sum(sizes, axis=0).tolist()
+    def __init__(self, files: list[TokenFile]):
+        self.folder = files[0].folder
+        self.split = files[0].split
+        self.n_tokens = sum(file.n_tokens for file in files)
+        self.n_bytes = sum(file.n_bytes for file in files)
+        self.n_items = sum(file.n_items for file in files)
 
 
+@dataclass
 class MixLoader(Loader):
     """The examples of several loaders, with ids that begin where those of the one before end."""
 
-    def __init__(self, mix: Mix, loaders: list, seed: int):
-        self.mix = mix
-        self.loaders = loaders
-        file: Any = JoinedFiles([loader.file for loader in loaders])
-        first = loaders[0]
+    mix: Mix
+    loaders: list
 
-        # without the __post_init__ of TokenLoader and PairLoader
-        Loader.__init__(self, file, first.objective, first.tokenizer, first.batch_size, seed)
-        sizes = [loader.n for loader in loaders]
+    def __post_init__(self) -> None:  # in place of those of TokenLoader and PairLoader
+        sizes = [loader.n for loader in self.loaders]
         self.firsts = np.cumsum([0, *sizes[:-1]])
 
         self.n = sum(sizes)
-        self.n_tokens = sum(loader.n_tokens for loader in loaders)
-        means = [loader.tokens_per_example for loader in loaders]
-        self.tokens_per_example = np.average(means, weights=[*mix.weights.values()])
+        self.n_tokens = sum(loader.n_tokens for loader in self.loaders)
+        means = [loader.tokens_per_example for loader in self.loaders]
+        self.tokens_per_example = np.average(means, weights=self.mix.weights)
 
     def example_ids(self, positions: ndarray) -> ndarray:
         """Each source goes through epochs of its own, as far as it is drawn."""
@@ -168,6 +168,7 @@ class MixLoader(Loader):
         return ids
 
     def example(self, i: int) -> Any:
+        # the last loader whose ids do not begin after i
         number = np.searchsorted(self.firsts, i, "right") - 1
         return self.loaders[number].example(i - self.firsts[number])
 
@@ -179,8 +180,8 @@ class MixLoader(Loader):
     def evaluation(self, limit: int | None = None) -> Iterator[Batch]:
         """Batches of one source each. A limit is shared by size, with at least one example each."""
         for name, loader in zip(self.mix.members, self.loaders, strict=True):
-            share = limit and math.ceil(limit * loader.n / self.n)
-            for batch in loader.evaluation(share):
+            own_limit = limit and math.ceil(limit * loader.n / self.n)
+            for batch in loader.evaluation(own_limit):
                 yield replace(batch, source=name)
 
 
@@ -198,19 +199,24 @@ class PairMix(MixLoader, PairLoader):
 
 def load_mix(mix: Mix, trainer: Trainer, specials: Sequence[str], seed: int, load: Callable) -> Any:
     """The Loaders of a mix; load(source, trainer, seed, held_out) gives those of a source."""
-    trainer, held_out = share(mix, trainer, specials)
+    pretrained, held_out = load_shared(mix, trainer, specials)
     parts = []
 
     for name, source in mix.members.items():
         try:
-            parts.append(load(source, trainer, (seed, name), held_out))
+            parts.append(load(source, pretrained, (seed, name), held_out))
         except DataError as error:
             raise DataError(f"data.sources.{name}: {error}") from None
 
+    def join(loaders: list) -> Any:
+        kind: Any = TokenMix if mix.input_kind == "text" else PairMix
+        file = JoinedFiles([loader.file for loader in loaders])
+        first = loaders[0]
+        return kind(file, first.objective, first.tokenizer, first.batch_size, seed, mix, loaders)
+
     hashes = "".join(part.content_hash for part in parts)
-    kind = TokenMix if mix.input_kind == "text" else PairMix
     return parts[0]._replace(
         content_hash=hashlib.sha256(hashes.encode()).hexdigest(),
-        train=kind(mix, [part.train for part in parts], seed),
-        validation=kind(mix, [part.validation for part in parts], seed),
+        train=join([part.train for part in parts]),
+        validation=join([part.validation for part in parts]),
     )
