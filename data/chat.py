@@ -1,5 +1,5 @@
 """Chat: the template of a model turns a conversation into text, which becomes ids and a mask of
-those that the assistant says.
+those that the assistant says: only they are trained on.
 
 As in transformers, special tokens are parsed out of the whole text, even out of messages.
 """
@@ -7,8 +7,8 @@ As in transformers, special tokens are parsed out of the whole text, even out of
 import json
 import re
 import time
-from collections.abc import Sequence
 from functools import cached_property, partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,11 @@ from configs.errors import DataError, TokenizerError, errors_as
 from data.tokenizers.tokenizer import SPLIT, Tokenizer
 
 Messages = list[dict[str, str]]
-Spans = list[tuple[int, int]]  # of characters
 DATE = "%Y-%m-%d"
 # files of an imported tokenizer
 TEMPLATE = "chat_template.jinja"
-SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")
-GENERATION = {"config.json", "generation_config.json"}
+SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")  # a template may use their values
+GENERATION = {"config.json", "generation_config.json"}  # they list the end tokens
 PLAIN = r"""{% for message in messages %}
 {{ message.role + ':\n' + message.content }}{{ eos_token if message.role == 'assistant' }}{{ '\n' }}
 {%- endfor %}
@@ -32,18 +31,23 @@ PLAIN = r"""{% for message in messages %}
 {{ 'assistant:\n' }}
 {%- endif %}
 """
-# before and after what {% generation %} marks; no text has U+FDD0, which is not a character
-MARK = "\ufdd0mark\ufdd0"
+# no text has U+FDD0, which is not a character
+MARK = "\ufdd0mark\ufdd0"  # before and after what {% generation %} marks
 SAID = "\ufdd0said\ufdd0"  # in the place of what is said
 
 
-def to_messages(texts: Sequence) -> Messages:
+def to_messages(texts: list) -> Messages:
     """Messages from texts in which roles and contents alternate."""
     pairs = zip(texts[::2], texts[1::2], strict=True)
     return [{"role": role, "content": content} for role, content in pairs]
 
 
-def compiled(template: str, date: str | None) -> Any:
+def answers_of(messages: Messages) -> list[int]:
+    """The indices of the messages of the assistant."""
+    return [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+
+
+def compile_template(template: str, date: str | None) -> Any:
     """Compile as transformers does. {% generation %} becomes a call that puts its text in marks."""
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -77,77 +81,65 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self.specials = tokenizer.special_texts()
 
-        end = tokenizer.specials["end"]
         # values that the template may use
-        self.names = {"eos_token": self.specials.get(end, "")}
+        self.names = {"eos_token": self.specials.get(tokenizer.specials["end"], "")}
 
         for file in SETTINGS:
-            settings = json.loads(tokenizer.files.get(file, "{}"))
-            for name, value in settings.items():
+            for name, value in json.loads(tokenizer.files.get(file, "{}")).items():
                 if isinstance(value, dict):  # as a token may be
                     value = value.get("content")
                 if value:
                     self.names[name] = value
 
         own = tokenizer.files.get(TEMPLATE, self.names.get("chat_template"))
-        if isinstance(own, list):
+        if isinstance(own, list):  # several, each with a name
             own = {each["name"]: each["template"] for each in own}.get("default")
 
         self.is_own = own is not None
         if self.is_own and tokenizer.splits_specials:
             raise TokenizerError(f"the chat template needs special tokens, and {SPLIT}")
 
+        text = own or PLAIN
         with errors_as(TokenizerError, "the chat template is invalid"):
-            self.template = compiled(own or PLAIN, date)
-        self.has_date = "strftime_now" in (own or PLAIN)
+            self.template = compile_template(text, date)
+        self.has_date = "strftime_now" in text
 
-    def render(self, messages: Messages, prompt: bool = False) -> tuple[str, Spans]:
-        """Returns (text, the spans that the template marks); with `prompt`, an answer follows."""
+    def render(self, messages: Messages, prompt: bool = False) -> str:
+        """The text of a conversation; with `prompt`, an answer follows."""
+        return "".join(self.render_pieces(messages, prompt))
+
+    def render_pieces(self, messages: Messages, prompt: bool = False) -> list[str]:
+        """The pieces of the text: the second, the fourth and so on are what the template marks."""
         values = self.names | {"messages": messages, "add_generation_prompt": prompt}
-
         with errors_as(TokenizerError, "the chat template refuses this conversation"):
-            marked = self.template.render(values, tools=None, documents=None)
-        text = ""
-        spans = []
-
-        for number, piece in enumerate(marked.split(MARK)):
-            start = len(text)
-            text += piece
-
-            if number % 2:  # it was between marks
-                spans.append((start, len(text)))
-        return text, spans
+            return self.template.render(values, tools=None, documents=None).split(MARK)
 
     @cached_property
     def closing(self) -> str:
         """What ends an answer: the text up to the first special token after its content, if any."""
-        text, _ = self.render(to_messages(["user", "a", "assistant", SAID]))
-        behind = text.partition(SAID)[2]
-        specials = map(re.escape, self.specials.values())
-        special = re.search("|".join(specials), behind)
+        _, _, behind = self.render(to_messages(["user", "a", "assistant", SAID])).partition(SAID)
+        special = re.search("|".join(map(re.escape, self.specials.values())), behind)
         return behind[: special.end()] if special else behind.rstrip()
 
-    def find_answers(self, messages: Messages, text: str) -> Spans:
-        """The spans of the answers: each begins after its prompt and includes what closes it. Its
-        end is found by rendering SAID in its place. Templates may write a turn differently once
-        others follow."""
+    def find_answers(self, messages: Messages, text: str) -> list[tuple[int, int]]:
+        """The (start, stop) of each answer in a text without marks: it begins after its prompt and
+        includes what closes it. What follows it is what follows SAID in its place. (No turn is
+        rendered alone: templates may write one differently once others follow.)"""
         spans = []
 
-        for i, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-
+        for i in answers_of(messages):
             said = list(messages)
-            said[i] = message | {"content": SAID}
-            shown, _ = self.render(said)
-            prompt, found, after = shown.partition(SAID)
-            if i:
-                prompt, _ = self.render(messages[:i], prompt=True)
+            said[i] = messages[i] | {"content": SAID}
+            before, found, after = self.render(said).partition(SAID)
+            # some templates refuse a conversation without messages
+            prompt = self.render(messages[:i], prompt=True) if i else before
 
             is_whole = text.startswith(prompt) and text.endswith(after)
             if not (found and is_whole and after.startswith(self.closing)):
-                reason = "the chat template does not show where an answer begins or ends"
-                raise ValueError(f"{reason}; mark it with {{% generation %}}")
+                raise ValueError(
+                    "the chat template does not show where an answer begins or ends; mark it with "
+                    "{% generation %}"
+                )
 
             stop = len(text) - len(after) + len(self.closing)
             spans.append((len(prompt), stop))
@@ -155,46 +147,53 @@ class ChatTemplate:
 
     def encode(self, messages: Messages) -> tuple[ndarray, ndarray]:
         """Returns (ids, a mask of those that begin in an answer)."""
-        text, spans = self.render(messages)
+        pieces = self.render_pieces(messages)
+        text = "".join(pieces)
+        # places are the characters at which the ids begin
         ids, places = map(np.array, self.tokenizer.encode_specials(text))
-
         mask = np.zeros(len(ids), bool)
-        for start, stop in spans or self.find_answers(messages, text):
+
+        ends = accumulate(map(len, pieces))
+        marked = list(pairwise(ends))[::2]  # from the end of the first piece to that of the second
+        for start, stop in marked or self.find_answers(messages, text):
             mask |= (places >= start) & (places < stop)
 
-        if not mask[1:].any():
+        if not mask[1:].any():  # the first id is never predicted
             raise ValueError("this conversation has no answer to train on")
 
-        for i in range(1, len(messages)):
-            if messages[i]["role"] != "assistant":
-                continue
-            prompt, _ = self.render(messages[:i], prompt=True)
-
-            # in generation, nothing follows a prompt: it must have the ids that are trained on
-            alone, _ = self.tokenizer.encode_specials(prompt)
-            trained = ids[places < len(prompt)].tolist()
-
-            if text.startswith(prompt) and alone != trained:
-                show = self.tokenizer.decode_with_specials
-                found, seen = [[show([i]) for i in each[-3:]] for each in (alone, trained)]
-                raise ValueError(
-                    f"the prompt of the chat template ends in the tokens {found}, but in {seen} "
-                    "where an answer follows, which generation never sees; change the white space "
-                    "between them"
-                )
+        for i in filter(None, answers_of(messages)):  # nothing precedes message 0
+            prompt = self.render(messages[:i], prompt=True)
+            if text.startswith(prompt):
+                self.check_prompt(prompt, ids[places < len(prompt)].tolist())
         return ids, mask
+
+    def check_prompt(self, prompt: str, trained: list[int]) -> None:
+        """In generation, nothing follows a prompt: it must have the ids that are trained on."""
+        alone, _ = self.tokenizer.encode_specials(prompt)
+        if alone != trained:
+            show = self.tokenizer.decode_with_specials
+            found = [show([i]) for i in alone[-3:]]
+            seen = [show([i]) for i in trained[-3:]]
+            raise ValueError(
+                f"the prompt of the chat template ends in the tokens {found}, but in {seen} "
+                "where an answer follows, which generation never sees; change the white space "
+                "between them"
+            )
 
     def encode_prompt(self, messages: Messages) -> list[int]:
         """The ids of a prompt, which an answer follows."""
-        text, _ = self.render(messages, prompt=True)
-        ids, _ = self.tokenizer.encode_specials(text)
+        ids, _ = self.tokenizer.encode_specials(self.render(messages, prompt=True))
         return ids
 
 
-def add_plain_template(tokenizer: Tokenizer, settings: dict) -> None:
-    """A run that was trained on conversations, without a template of its own, has the plain one."""
-    if settings["objective"]["kind"] == "chat" and not ChatTemplate(tokenizer).is_own:
-        tokenizer.files[TEMPLATE] = PLAIN
+def encode_chat(template: ChatTemplate, chunk: Any) -> Any:
+    """The ids and the mask of a conversation, a Chunk of prepare.py; or the error of one that the
+    template refuses."""
+    try:
+        with errors_as(DataError, str(chunk.name)):
+            return template.encode(to_messages(chunk.texts))
+    except DataError as error:
+        return error
 
 
 def fit_to_chat(tokenizer: Tokenizer) -> None:
@@ -217,10 +216,7 @@ def fit_to_chat(tokenizer: Tokenizer) -> None:
             tokenizer.files[name] = json.dumps(settings, indent=2)  # as in model/hub/tokenizer.py
 
 
-def encode_chat(template: ChatTemplate, chunk: Any) -> Any:
-    """The ids of a conversation and their mask, or the error of one that the template refuses."""
-    try:
-        with errors_as(DataError, str(chunk.name)):
-            return template.encode(to_messages(chunk.texts))
-    except DataError as error:
-        return error
+def add_plain_template(tokenizer: Tokenizer, settings: dict) -> None:
+    """A run that was trained on conversations, without a template of its own, has the plain one."""
+    if settings["objective"]["kind"] == "chat" and not ChatTemplate(tokenizer).is_own:
+        tokenizer.files[TEMPLATE] = PLAIN

@@ -274,7 +274,7 @@ def test_the_date_of_a_run_is_that_of_its_start(folder, room, monkeypatch):
     os.utime("c.jsonl", (1, 1))
     resumed = load(started.tokenizer)
     assert resumed.content_hash == started.content_hash
-    assert ChatTemplate(resumed.tokenizer).render(QUESTION)[0].startswith("25 Nov")
+    assert ChatTemplate(resumed.tokenizer).render(QUESTION).startswith("25 Nov")
 
 
 def test_conversations_that_begin_alike_are_in_both_splits(room):
