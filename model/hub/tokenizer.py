@@ -1,4 +1,5 @@
-"""The tokenizer of a folder in a Hugging Face format: the one that AutoTokenizer makes."""
+"""The tokenizer of a folder in a Hugging Face format: read as AutoTokenizer makes it, and written
+such that AutoTokenizer makes the same."""
 
 import json
 import re
@@ -15,7 +16,8 @@ from model.hub.family import Keys, load_transformers
 from model.hub.files import HF_FILES, naming
 from model.weights import read_json
 
-# {special token: its keys in config.json and attributes of a tokenizer, and its usual spellings}
+# {special token: where its id is looked for, in this order: by keys of config.json, which are also
+# attributes of a tokenizer, and by usual spellings}
 ROLES = {
     "end": ("eos_token_id", "sep_token_id", "[SEP]", "</s>"),
     "start": ("decoder_start_token_id", "bos_token_id", "cls_token_id", "[CLS]", "<s>"),
@@ -44,7 +46,7 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
     kept = special_keys(hf_config)
     files[CONFIG] = json.dumps(kept, sort_keys=True)
     rules = read_rules(folder)
-    if rules.keys() - kept.keys():
+    if rules.keys() - kept.keys():  # in an older folder, they are in config.json
         files.setdefault(GENERATION, json.dumps(rules, indent=2))
 
     with naming(folder):
@@ -99,43 +101,43 @@ def auto_tokenizer(folder: Path) -> Any:
 def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
     """{special token: id} for those that the model has. It may have several end tokens."""
     size = hf_config.vocab_size
-
-    # an ordinary token may have such a spelling, too
+    config = hf_config.to_dict()
+    # not of all tokens: an ordinary one may have such a spelling, too
     spelled = {token.content: i for i, token in theirs.added_tokens_decoder.items()}
-    roles = {key: getattr(theirs, key, None) for keys in ROLES.values() for key in keys}
 
-    known = {}
-    for source in (spelled, roles, hf_config.to_dict(), rules):  # the last one wins
-        for key, value in source.items():
-            listed = value if isinstance(value, list) else [value]
-            ids = [i for i in listed if type(i) is int and 0 <= i < size]
-            if ids:  # -1 means none
-                known[key] = ids
+    def ids_of(*keys: str) -> list[int]:
+        """Those of the first key or spelling that has any, by the first source that has it."""
+        for key in keys:
+            role = getattr(theirs, key, None)
+            for value in (rules.get(key), config.get(key), role, spelled.get(key)):
+                listed = value if isinstance(value, list) else [value]
+                if ids := [i for i in listed if type(i) is int and 0 <= i < size]:  # not None or -1
+                    return ids
+        return []
 
     specials = {}
     for special, keys in ROLES.items():
-        ids = next((known[key] for key in keys if key in known), [])
-        for n, i in enumerate(ids):
+        for n, i in enumerate(ids_of(*keys)):
             specials[f"{special}_{n}" if n else special] = i
 
     if "end" not in specials:
         raise HubError("no end-of-text token: add eos_token to tokenizer_config.json")
     if "start" not in specials and hf_config.is_encoder_decoder:
         raise HubError("no start token: add decoder_start_token_id to generation_config.json")
-
     for key in FORCED:
-        if rules.get(key) is not None and key not in known:
+        if rules.get(key) is not None and not ids_of(key):
             raise HubError(f"{key} is {rules[key]}; the model has {size} tokens")
 
-    for name, ids in known.items():
-        if match := SENTINEL.fullmatch(name):
-            [specials[f"sentinel_{match[1]}"]] = ids
+    for name, i in spelled.items():
+        match = SENTINEL.fullmatch(name)
+        if match and i < size:
+            specials[f"sentinel_{match[1]}"] = i
     return specials
 
 
 def tokenizer_files(tokenizer: Tokenizer, model: Any) -> dict[str, str]:
     """The files, {name: text}, for this model; config.json has only the special tokens."""
-    # text is always text, unless it must name masks
+    # special tokens in a text are split, as here, unless a text must name masks
     names_tokens = {"mask", "sentinel_0"} & tokenizer.specials.keys()
     splits = tokenizer.text is None and not names_tokens
     settings = {"model_max_length": model.context_length, "split_special_tokens": splits}
@@ -143,7 +145,7 @@ def tokenizer_files(tokenizer: Tokenizer, model: Any) -> dict[str, str]:
     text, written = without_class(tokenizer, settings)
     files = {SETTINGS: written} | tokenizer.files | {"tokenizer.json": text}
 
-    if files.get(TEMPLATE) == PLAIN:  # which names the end of an answer
+    if files.get(TEMPLATE) == PLAIN:  # it names the end of an answer, which must be parsed
         own = json.loads(files[SETTINGS]) | {"split_special_tokens": False}
         files[SETTINGS] = json.dumps(own, indent=2)
 
