@@ -26,18 +26,18 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     if not adapters or not is_hf_folder(base):
         raise HubError("--adapter is for adapt=lora of a Hugging Face folder; leave it out")
 
-    family, spec, hf_config = read_hf_config(resolve_folder(base))
-    table = family.table(spec, hf_config)
-    found = resolve(table, adapters)
+    match = read_hf_config(resolve_folder(base))
+    model_type = match.family.model_type
+    found = resolve(match.table(), adapters)
     written = {name for _, names in found.values() for name in names}
     if other := written ^ adapters.keys():
-        reason = f"is one with others in {family.model_type}: adapt all of them, or none"
+        reason = f"is one with others in {model_type}: adapt all of them, or none"
         raise HubError(f"{min(other)} {reason}; or leave out --adapter")
 
     tensors = {}
     ranks = {}
     # GPT-2 stores its matrices transposed, and PEFT never transposes B
-    is_transposed = family.model_type == "gpt2"
+    is_transposed = model_type == "gpt2"
     for hf_name, (rule, names) in found.items():
         parts = [adapters[name] for name in names]
 

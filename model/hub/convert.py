@@ -1,5 +1,5 @@
-"""Convert: config, weights and tokenizer of a model, from a folder in a Hugging Face format and
-back."""
+"""Convert: load_hf() reads a model from a folder in a Hugging Face format, and export() writes such
+a folder. Each compares the logits with those of transformers."""
 
 import json
 import re
@@ -30,14 +30,46 @@ LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 CHECKED = 128  # positions that are compared: the logits of a whole context may not fit in memory
 WITH_HEAD = ("ForMaskedLM", "BertForPreTraining")
 NO_MATTER = ("architectures", "dtype", "vocab_size", "transformers_version")  # may differ
-# names of the tables of classes in transformers
-HEADS = {
-    "decoder": "FOR_CAUSAL_LM_",
-    "encoder": "FOR_MASKED_LM_",
-    "encoder_decoder": "FOR_SEQ_TO_SEQ_CAUSAL_LM_",
+CLASSES = {  # {head of a family, or its kind: table of classes in transformers}
+    "none": "MODEL_MAPPING",
+    "classes": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
+    "decoder": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "encoder": "MODEL_FOR_MASKED_LM_MAPPING",
+    "encoder_decoder": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
 }
-TABLE = ".table.weight"  # of positions
-TOKENS = f"embedding{TABLE}"
+TABLE = ".table.weight"  # of an embedding, or of positions
+
+
+def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
+    """Load the model of a folder or of the Hub. Its config must survive being written and read
+    back, and its logits must agree with those of transformers."""
+    folder = resolve_folder(str(place))
+    found = read_hf_config(folder)
+    family, spec, hf_config = found
+    tokenizer = read_tokenizer(folder, hf_config)
+    with naming(folder):
+        written = write_config(family, spec, special_keys(hf_config)).config
+
+        config = config_from_spec(spec)
+        with torch.device("meta"):
+            model = build_model(config, hf_config.vocab_size)
+
+        hf_model = load_in_transformers(found, folder)
+        inputs, expected = example(hf_model, model.context_length)
+        tensors = hf_model.state_dict()
+        del hf_model  # so that from_hf() can free its weights one by one
+        weights = from_hf(found.table(), family.optional, tensors, model_tensors(model))
+        assign_weights(model, weights)
+
+        # the text of the comparison may be shorter than a window
+        if windows(hf_config) != windows(written) or not agree(model, inputs, expected):
+            reason = "the logits or windows differ from those of transformers"
+            changed = changed_keys(hf_config, written)
+            raise HubError(f"{reason}; keys that an export would change: {changed}")
+
+    if family.note and not family.head:
+        warn(f"{family.model_type}: {family.note}")
+    return model, tokenizer, config
 
 
 def read_hf_config(folder: Path) -> Match:
@@ -52,46 +84,16 @@ def read_hf_config(folder: Path) -> Match:
         config = load_transformers().CONFIG_MAPPING[name].from_pretrained(folder)
         if getattr(config, "quantization_config", None):
             raise HubError("quantization_config is set; only floating-point weights are supported")
-        family = FAMILIES[name]
-        [architecture, *_] = config.architectures or WITH_HEAD
-        kind = family.spec["kind"]
+
+        kind = FAMILIES[name].spec["kind"]
+        architecture = (config.architectures or WITH_HEAD)[0]
+        head = ""
         if kind != "encoder_decoder" and architecture.endswith("ForSequenceClassification"):
-            family = family.classifier()
+            head = "classes"
         elif kind == "encoder" and not architecture.endswith(WITH_HEAD):
-            family = family.body()
+            head = "none"
+        family = FAMILIES[name]._replace(head=head)
         return Match(family, read_config(family, config), config)
-
-
-def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
-    """Load the model of a folder or of the Hub. Its config must survive being written and read
-    back, and its logits must agree with those of transformers."""
-    folder = resolve_folder(str(place))
-    family, spec, hf_config = found = read_hf_config(folder)
-    tokenizer = read_tokenizer(folder, hf_config)
-    with naming(folder):
-        written = write_config(family, spec, special_keys(hf_config)).config
-
-        config = config_from_spec(spec)
-        with torch.device("meta"):
-            model = build_model(config, hf_config.vocab_size)
-        hf_model = load_hf_model(found, folder)
-        inputs, expected = example(hf_model, model.context_length)
-        tensors = hf_model.state_dict()
-        del hf_model
-
-        table = family.table(spec, hf_config)
-        weights = from_hf(table, family.optional, tensors, model_tensors(model))
-        assign_weights(model, weights)
-
-        # the text of the comparison may be shorter than a window
-        if windows(hf_config) != windows(written) or not agree(model, inputs, expected):
-            reason = "the logits or windows differ from those of transformers"
-            changed = changed_keys(hf_config, written)
-            raise HubError(f"{reason}; keys that an export would change: {changed}")
-
-    if family.note:
-        warn(f"{family.model_type}: {family.note}")
-    return model, tokenizer, config
 
 
 def changed_keys(config: Any, written: Any) -> str:
@@ -104,19 +106,96 @@ def changed_keys(config: Any, written: Any) -> str:
     return ", ".join(changed) or "none"
 
 
+def export(
+    model: Any, tokenizer: Tokenizer, folder: Path, name: str | None = None
+) -> tuple[Match, Any]:
+    """Write a folder, if its logits and ids are those of the run. Returns what it describes, and
+    the model in transformers. `name`: of its class, if it is chosen."""
+    load_transformers()  # first, else each class would be refused because it is missing
+    files = tokenizer_files(tokenizer, model)
+
+    # config.json is written with the model
+    special = {"vocab_size": tokenizer.vocab_size, **json.loads(files.pop(CONFIG))}
+    found = first_match(spec_from_model(model), special, name)
+
+    hf_model = to_transformers(model.float(), found)
+    if not agree(model, *example(hf_model, model.context_length)):
+        raise HubError(
+            f"the logits of {type(hf_model).__name__} differ from those of the run; "
+            "choose another --family"
+        )
+
+    hf_model._keys_to_ignore_on_save = None  # else Marian would lose its positions
+    with atomic_folder(folder) as draft:
+        hf_model.save_pretrained(draft)
+        write_files(draft, files)
+        for path in draft.glob("*.*"):  # else only their owner could read the weights
+            path.chmod(draft.stat().st_mode & 0o666)
+        check_written(draft, tokenizer)
+    return found, hf_model
+
+
+def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
+    """The match of the class with this name, or of the first class that fits: the one that the
+    model was imported from, if it still fits."""
+    if spec["bigrams"]:
+        raise HubError(
+            "no class of transformers has bigrams; for an export, train with model.bigrams=null"
+        )
+    if spec["ffn.kind"] == "moe":
+        raise HubError("a model with ffn=moe cannot be exported; train with another ffn=")
+    head = ""
+    if spec["kind"] == "encoder" and HEADLESS.items() <= spec.items():
+        head = "none"
+    if spec["classes"]:
+        head = "classes"
+
+    families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
+    families.sort(key=lambda family: family.model_type != special.get("model_type"))
+    if name is not None:
+        families = [FAMILIES[name]]
+    reasons = []
+    for family in families:
+        try:
+            return write_config(family._replace(head=head), spec, special)
+        except ValueError as error:
+            reasons.append(f"{family.model_type} ({error})")
+    raise HubError(f"no class of transformers fits this model: {', '.join(reasons)}")
+
+
+def to_transformers(model: Any, found: Match) -> Any:
+    """The model in transformers. Tensors that only its class has change no logit."""
+    ours = model.state_dict()  # with the weight of a tied head
+    if model.kind == "decoder" and not found.spec["embedding_norm"]:
+        table = f"embedding{TABLE}"
+        ours[table] = model.stack.embedding_norm(ours[table])
+
+    with torch.device("meta"):
+        upgraded = build_model(config_from_spec(found.spec), found.config.vocab_size)
+    tensors = {}
+    for name, needed in model_tensors(upgraded).items():
+        if name in ours:
+            tensors[name] = ours[name]
+        elif name.endswith(TABLE):
+            sines = model.get_submodule(name.removesuffix(TABLE))
+            zeros = torch.zeros(1, *needed.shape)
+            [tensors[name]] = sines.embed(zeros, torch.arange(len(needed))[None])
+        else:
+            is_gain = needed.ndim == 1 and name.endswith("weight")
+            tensors[name] = torch.full(needed.shape, float(is_gain))
+    return load_in_transformers(found, None, to_hf(found.table(), tensors))
+
+
 @naming("cannot load the weights")
-def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = None) -> Any:
-    """The model of transformers, in float32. Missing tensors are refused: they would be random,
-    here and there."""
-    family, spec, config = found
-    head = "" if family.is_body else HEADS[family.spec["kind"]]
-    has_classes = "classes" in spec
-    if has_classes:
-        head = "FOR_SEQUENCE_CLASSIFICATION_"
-    model_class = getattr(load_transformers(), f"MODEL_{head}MAPPING")[type(config)]
+def load_in_transformers(found: Match, folder: Path | None, state: Tensors | None = None) -> Any:
+    """The model of transformers in float32, from a folder or from tensors. Missing tensors are
+    refused: they would be random, here and there."""
+    family = found.family
+    classes = getattr(load_transformers(), CLASSES[family.head or family.spec["kind"]])
+    model_class = classes[type(found.config)]
     model, report = model_class.from_pretrained(
         folder,
-        config=config,
+        config=found.config,
         state_dict=state,
         dtype=torch.float32,
         output_loading_info=True,
@@ -124,12 +203,12 @@ def load_hf_model(found: Match, folder: Path | None, state: Tensors | None = Non
         ignore_mismatched_sizes=True,  # they are reported
     )
 
-    optional = family.optional if has_classes else f"{family.optional}|pooler"
+    optional = f"{family.optional}|^pooler"  # which is dropped
     missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
     if missing:
         raise HubError(f"{min(missing)} is missing (tensors: {len(missing)})")
-
-    for name, shape, expected in sorted(report["mismatched_keys"]):
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, shape, expected = mismatched[0]
         raise HubError(f"{name} has the shape {[*shape]}; config.json needs {[*expected]}")
     if unexpected := sorted(report["unexpected_keys"]):
         names = ", ".join(unexpected[:3])
@@ -147,13 +226,14 @@ def example(hf_model: Any, context_length: int) -> tuple[Tensor, Tensor]:
     """Returns (random ids, their logits in transformers); for a model without a head, the last
     hidden states. No id is padding, which has no position in RoBERTa."""
     config = hf_model.config
+    names = ["input_ids"]
+    if config.is_encoder_decoder:
+        names.append("decoder_input_ids")
     usable = torch.tensor([i for i in range(config.vocab_size) if i != config.pad_token_id])
-    n_inputs = 2 if config.is_encoder_decoder else 1
-    shape = (n_inputs, 1, min(context_length, CHECKED))
+    shape = (len(names), 1, min(context_length, CHECKED))
     generator = torch.Generator().manual_seed(0)
     inputs = usable[torch.randint(len(usable), shape, generator=generator)]
-    named = dict(zip(("input_ids", "decoder_input_ids"), inputs, strict=False))
-    outputs = hf_model(**named)
+    outputs = hf_model(**dict(zip(names, inputs, strict=True)))
     return inputs, outputs.get("logits", outputs.get("last_hidden_state"))
 
 
@@ -168,83 +248,3 @@ def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
     if not logits.isfinite().all():
         raise FloatingPointError("the logits are NaN or infinite, so they cannot be compared")
     return bool((logits - expected).abs().max() <= LOGIT_TOLERANCE * expected.abs().max())
-
-
-def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
-    """The match of the class with this name, or of the first class that fits: the one that the
-    model was imported from, if it still fits."""
-    if spec["bigrams"]:
-        raise HubError(
-            "no class of transformers has bigrams; for an export, train with model.bigrams=null"
-        )
-    if spec["ffn.kind"] == "moe":
-        raise HubError("a model with ffn=moe cannot be exported; train with another ffn=")
-    families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
-
-    # its own class comes first, and the others stay as they are
-    families.sort(key=lambda family: family.model_type != special.get("model_type"))
-    is_headless = spec["kind"] == "encoder" and HEADLESS.items() <= spec.items()
-    reasons = []
-
-    for family in families if name is None else [FAMILIES[name]]:
-        if is_headless:
-            family = family.body()
-        if spec["classes"]:
-            family = family.classifier()
-
-        try:
-            return write_config(family, spec, special)
-        except ValueError as error:
-            reasons.append(f"{family.model_type} ({error})")
-    raise HubError(f"no class of transformers fits this model: {', '.join(reasons)}")
-
-
-def export(
-    model: Any, tokenizer: Tokenizer, folder: Path, name: str | None = None
-) -> tuple[Match, Any]:
-    """Write a folder, if its logits and ids are those of the run. Returns what it describes, and
-    the model in transformers."""
-    load_transformers()  # first, else each class would be refused because it is missing
-    files = tokenizer_files(tokenizer, model)
-
-    # config.json is written with the model
-    special = {"vocab_size": tokenizer.vocab_size, **json.loads(files.pop(CONFIG))}
-    found = first_match(spec_from_model(model), special, name)
-
-    hf_model = to_transformers(model.float(), found)
-    if not agree(model, *example(hf_model, model.context_length)):
-        name = type(hf_model).__name__
-        raise HubError(
-            f"the logits of {name} differ from those of the run; choose another --family"
-        )
-
-    hf_model._keys_to_ignore_on_save = None  # else Marian would lose its positions
-    with atomic_folder(folder) as draft:
-        hf_model.save_pretrained(draft)
-        write_files(draft, files)
-        for path in draft.glob("*.*"):  # else only their owner could read the weights
-            path.chmod(draft.stat().st_mode & 0o666)
-        check_written(draft, tokenizer)
-    return found, hf_model
-
-
-def to_transformers(model: Any, found: Match) -> Any:
-    """The model in transformers. Tensors that only its class has change no logit."""
-    family, spec, hf_config = found
-
-    with torch.device("meta"):
-        upgraded = build_model(config_from_spec(spec), hf_config.vocab_size)
-    has = model.state_dict()  # with the weight of a tied head
-    if not spec["embedding_norm"] and model.kind == "decoder":
-        has[TOKENS] = model.stack.embedding_norm(has[TOKENS])
-    tensors = {}
-
-    for name, needed in model_tensors(upgraded).items():
-        is_gain = needed.ndim == 1 and name.endswith("weight")
-        new = torch.full(needed.shape, float(is_gain))
-        if name not in has and name.endswith(TABLE):
-            sines = model.get_submodule(name.removesuffix(TABLE))
-            [new] = sines.embed(new[None], torch.arange(len(new))[None])
-
-        tensors[name] = has.get(name, new)
-    return load_hf_model(found, None, to_hf(family.table(spec, hf_config), tensors))

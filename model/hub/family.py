@@ -1,4 +1,5 @@
-"""Family: a class of transformers, mostly as data. One table serves both directions."""
+"""Family: a class of transformers, mostly as data. read_config() turns its config into a spec, and
+write_config() a spec into its config, by the same tables."""
 
 import json
 import re
@@ -13,7 +14,7 @@ from model.hub.tensors import Table, columns
 Keys = dict[str, Any]  # of config.json
 Read = Callable[[Any, Spec], Spec]  # (config, what is known) -> more of it
 Write = Callable[[Spec], Keys]
-GROUPS = "attention.queries_per_kv"  # its key there is the number of key/value heads
+QUERIES_PER_KV = "attention.queries_per_kv"  # there, a key is the number of key/value heads
 SIZES = {  # names in all families but T5 and BART, or aliases that transformers accepts
     "hidden_size": "d_model",
     "num_hidden_layers": "n_layers",
@@ -24,13 +25,9 @@ SIZES = {  # names in all families but T5 and BART, or aliases that transformers
 # an encoder without a head: here its head is the embedding, with no weights of its own
 HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
 # the head of a decoder for classes
-LINEAR = {
-    "head.mlm_transform": None,
-    "head.bias": False,
-    "head.tie_weights": False,
-    "head.logit_softcap": None,
-}
-FREE = ("dropout", "position.base", "position.layout")  # a table of sines implies the last two
+LINEAR = HEADLESS | {"head.tie_weights": False, "head.logit_softcap": None}
+# options that may change: dropout is only for training, and a table of sines implies the others
+FREE = ("dropout", "position.base", "position.layout")
 DROPOUTS = re.compile("dropout|pdrop")  # but not layerdrop, which drops layers
 
 
@@ -60,23 +57,18 @@ class Family(NamedTuple):
     keys: Mapping[str, str]  # {key of config.json: the options of the spec that it sets}
     names: str  # of tensors, in two columns: there and here
     rules: Callable = nothing  # (spec, config) -> Table: for other tensors, or overriding names
-    values: Mapping[str, Mapping] = {}  # {key: {value there: value here}}, if not all
+    # {key: {value there: value here}}, for keys whose values differ, or are not all supported
+    values: Mapping[str, Mapping] = {}
     read: Read = nothing  # options that no single key sets
     write: Write = nothing  # and back, from options and special tokens
     read_position: Read = nothing  # the same for positions
     write_position: Write = nothing
     # a pattern of tensors that a file may lack: no logit depends on them, or they are computed
     optional: str = "^$"
-    note: str = ""  # how training differs from transformers
-    is_body: bool = False  # the class without its head
+    note: str = ""  # how training differs from transformers, with the usual head
+    head: str = ""  # "none" or "classes", if it is not the usual one
     class_head: Spec = LINEAR  # a head for classes: its options, and below its names
     class_names: str = "score head.map"
-
-    def table(self, spec: Spec, config: Any) -> Table:
-        table = columns(self.names) | self.rules(spec, config)
-        if self.is_body:  # its names there lack their first part
-            table = {name.partition(".")[2]: rule for name, rule in table.items()}
-        return table
 
     def derive(self, model_type: str, without: str = "", **changes: Any) -> "Family":
         """A class with these changes, and without these keys and options in any of its tables."""
@@ -86,35 +78,6 @@ class Family(NamedTuple):
             changes[field] = kept | changes.get(field, {})
         return self._replace(model_type=model_type, **changes)
 
-    def body(self) -> "Family":
-        """The class of the encoder without its head."""
-        return self._replace(
-            is_body=True, note="", read=lambda config, spec: self.read(config, spec) | HEADLESS
-        )
-
-    def classifier(self) -> "Family":
-        """The class with a head for classes."""
-        kept = [line for line in self.names.splitlines() if " head." not in line]
-
-        def read(config: Any, spec: Spec) -> Spec:
-            n = config.num_labels
-            if n < 2 or config.problem_type == "multi_label_classification":
-                raise HubError("regression and several labels for a text are not supported")
-            classes = [config.id2label[number] for number in range(n)]
-            return self.read(config, spec) | self.class_head | {"classes": classes}
-
-        def write(spec: Spec) -> Keys:
-            labels = dict(enumerate(spec["classes"]))
-            numbers = {label: number for number, label in labels.items()}
-            return self.write(spec) | {"id2label": labels, "label2id": numbers}
-
-        return self._replace(
-            names="\n".join([*kept, self.class_names]),
-            read=read,
-            write=write,
-            note="",
-        )
-
 
 class Match(NamedTuple):
     """A model as a transformers class describes it: imported, or to be exported."""
@@ -123,14 +86,34 @@ class Match(NamedTuple):
     spec: Spec
     config: Any  # of transformers
 
-
-def divided_heads(spec: Spec) -> int:
-    """Queries per key head, from the number of key heads; or the reverse."""
-    return spec["n_heads"] // spec[GROUPS]
+    def table(self) -> Table:
+        """How the tensors of the class become those of the model, and back."""
+        family = self.family
+        names = family.names
+        if family.head == "classes":
+            body = [line for line in names.splitlines() if " head." not in line]
+            names = "\n".join([*body, family.class_names])
+        table = columns(names) | family.rules(self.spec, self.config)
+        if family.head == "none":  # names there lack their first part, that of the encoder
+            table = {name.partition(".")[2]: rule for name, rule in table.items()}
+        return table
 
 
 def read_config(family: Family, config: Any) -> Spec:
     """The spec of a config. A value that has no counterpart here is refused by name."""
+    spec = family.spec | read_keys(family, config)
+    for option, value in spec.items():
+        if value is None and option.endswith("head_dim"):
+            spec[option] = spec["d_model"] // spec["n_heads"]
+        if value is None and option == "ffn.d_ff":
+            spec[option] = 4 * spec["d_model"]
+
+    spec |= family.read_position(config, spec)
+    return spec | family.read(config, spec) | read_head(family, config)
+
+
+def read_keys(family: Family, config: Any) -> Spec:
+    """The options that single keys set."""
     found: Spec = {}
     for name, options in family.keys.items():
         value = getattr(config, name, None)
@@ -146,18 +129,19 @@ def read_config(family: Family, config: Any) -> Spec:
             if other != value:
                 both = f"{name} is {value!r}, and another key sets {option} to {other!r}"
                 raise HubError(f"{both}; only equal values are supported")
+    return swap_key_heads(found) if found.get(QUERIES_PER_KV) else found
 
-    spec = family.spec | found
-    for option, value in spec.items():
-        if value is None and option.endswith("head_dim"):
-            spec[option] = spec["d_model"] // spec["n_heads"]
-        if value is None and option == "ffn.d_ff":
-            spec[option] = 4 * spec["d_model"]
 
-    if found.get(GROUPS):
-        spec[GROUPS] = divided_heads(spec)
-    spec |= family.read_position(config, spec)
-    return spec | family.read(config, spec)
+def read_head(family: Family, config: Any) -> Spec:
+    """The options of a head that is not the usual one."""
+    if family.head == "none":
+        return HEADLESS
+    if family.head == "":
+        return {}
+    n = config.num_labels
+    if n < 2 or config.problem_type == "multi_label_classification":
+        raise HubError("regression and several labels for a text are not supported")
+    return family.class_head | {"classes": [config.id2label[number] for number in range(n)]}
 
 
 def write_config(family: Family, spec: Spec, special: Keys) -> Match:
@@ -175,21 +159,11 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
             keys[name] = None
         if DROPOUTS.search(name) and isinstance(value, float):
             keys[name] = spec.get("dropout", 0.0)
-    keys |= special
-
-    counted = spec | {GROUPS: divided_heads(spec)}
-    for name, options in family.keys.items():
-        values = [counted.get(option) for option in options.split()]
-        if not values:
-            continue
-
-        # one flag there may be several here; refuse_changes() finds a contradiction
-        value = any(values) if isinstance(values[0], bool) else values[0]
-        known = family.values.get(name, {value: value})
-        for there, here in reversed([*known.items()]):
-            if here == value:
-                keys[name] = there  # the first value with this meaning wins
+    keys |= special | write_keys(family, spec)
     keys |= family.write_position(spec) | family.write(spec | special)
+    if classes := spec.get("classes"):
+        keys["id2label"] = dict(enumerate(classes))
+        keys["label2id"] = {label: number for number, label in enumerate(classes)}
 
     for name, value in keys.items():  # the classes reject an integer for a float
         if type(value) is int and isinstance(defaults.get(name), float):
@@ -200,6 +174,30 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
     upgraded = read_config(family, config)
     refuse_changes(spec, upgraded)
     return Match(family, upgraded, config)
+
+
+def write_keys(family: Family, spec: Spec) -> Keys:
+    """The reverse of read_keys()."""
+    spec = swap_key_heads(spec)
+    keys: Keys = {}
+    for name, options in family.keys.items():
+        values = [spec.get(option) for option in options.split()]
+        if not values:
+            continue
+
+        # one flag there may be several here; reading it back finds a contradiction
+        value = any(values) if isinstance(values[0], bool) else values[0]
+        known = family.values.get(name, {value: value})
+        for there, here in known.items():
+            if here == value:
+                keys.setdefault(name, there)  # the first, if several mean the same
+    return keys
+
+
+def swap_key_heads(spec: Spec) -> Spec:
+    """The spec with the number of key/value heads in place of the queries of each, or the reverse:
+    n_heads is their product."""
+    return spec | {QUERIES_PER_KV: spec["n_heads"] // spec[QUERIES_PER_KV]}
 
 
 def refuse_changes(spec: Spec, other: Spec) -> None:

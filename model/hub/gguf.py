@@ -14,7 +14,14 @@ from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import PATTERN, byte_level
 from model.hub.convert import export
 from model.hub.families.positions import SIZE
-from model.hub.family import GROUPS, SIZES, Match, divided_heads, read_config, refuse_changes
+from model.hub.family import (
+    QUERIES_PER_KV,
+    SIZES,
+    Match,
+    read_config,
+    refuse_changes,
+    swap_key_heads,
+)
 from model.hub.files import naming
 from model.hub.spec import Spec
 from model.hub.tokenizer import auto_tokenizer
@@ -27,7 +34,7 @@ KEYS = {  # {key of the file: option of the spec}
     "block_count": "n_layers",
     "feed_forward_length": "ffn.d_ff",
     "attention.head_count": "n_heads",
-    "attention.head_count_kv": GROUPS,
+    "attention.head_count_kv": QUERIES_PER_KV,
     "attention.layer_norm_epsilon": "norm.eps",
     "attention.layer_norm_rms_epsilon": "norm.eps",
     "rope.freq_base": "position.rope_theta",
@@ -129,7 +136,7 @@ def architecture(found: Match) -> str:
 
 def metadata(spec: Spec) -> Spec:
     """{key of the file: value}"""
-    options = spec | {GROUPS: divided_heads(spec)}
+    options = swap_key_heads(spec)
     for changes in spec.get("layers") or ():
         options |= changes  # those of Gemma without a window
     options |= {SIZE: spec.get(SIZE), "window.rope_theta": spec.get("position.rope_theta")}

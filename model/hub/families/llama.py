@@ -11,7 +11,7 @@ from model.hub.families.positions import (
     write_rope,
     write_ropes,
 )
-from model.hub.family import GROUPS, SIZES, Family, Keys
+from model.hub.family import QUERIES_PER_KV, SIZES, Family, Keys
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
 from model.hub.tensors import Table, columns
 
@@ -48,7 +48,7 @@ DECODER = Family(
         "intermediate_size": "ffn.d_ff",
         "hidden_act": "ffn.kind",
         "rms_norm_eps": "norm.eps",
-        "num_key_value_heads": GROUPS,
+        "num_key_value_heads": QUERIES_PER_KV,
         "head_dim": "attention.head_dim attention.v_head_dim",
         "attention_bias": "attention.bias attention.o_bias",
     },
