@@ -1,4 +1,5 @@
-"""GGUF: the file of llama.cpp and Ollama, made from an export to transformers."""
+"""GGUF: the file of llama.cpp and Ollama, made from an export to transformers. What it has no place
+for must be as llama.cpp assumes."""
 
 import re
 from pathlib import Path
@@ -28,7 +29,7 @@ from model.hub.tokenizer import auto_tokenizer
 from model.weights import model_tensors
 
 GGUF = ".gguf"
-KEYS = {  # {key of the file: option of the spec}
+KEYS = {  # {key of the file: option of the spec, or what metadata() adds to these}
     "context_length": "context_length",
     "embedding_length": "d_model",
     "block_count": "n_layers",
@@ -44,7 +45,7 @@ KEYS = {  # {key of the file: option of the spec}
     "attention.sliding_window": SIZE,
 }
 WIDTHS = ("attention.head_dim", "attention.v_head_dim")
-# {class that llama.cpp has: which of the last three options, and of the biases, it reads}
+# {class that llama.cpp has: what it reads of WIDTHS, SIZE and biases, besides all other KEYS}
 ARCHITECTURES = {
     "gpt2": (),
     "llama": (*WIDTHS, "attention.bias", "attention.o_bias", "ffn.bias"),
@@ -123,11 +124,13 @@ def architecture(found: Match) -> str:
     family, spec, config = found
     name = family.model_type
     if name not in ARCHITECTURES:
-        presets = "model=llama (or gpt2, qwen2, smollm3, gemma3 or olmo2)"
-        raise HubError(f"{name} cannot be written as GGUF; try --family llama, or train {presets}")
+        raise HubError(
+            f"{name} cannot be written as GGUF; try --family llama, or train model=llama "
+            "(or gpt2, qwen2, smollm3, gemma3 or olmo2)"
+        )
 
+    read = {*KEYS.values()}.difference(WIDTHS, [SIZE]).union(ARCHITECTURES[name])
     usual = type(config)(**{key: getattr(config, key) for key in SIZES})
-    read = {*KEYS.values()} - {*WIDTHS, SIZE} | {*ARCHITECTURES[name]}
     with naming("llama.cpp"):
         own = {option: spec[option] for option in read & spec.keys()}
         refuse_changes(spec, read_config(family, usual) | own)
@@ -135,10 +138,11 @@ def architecture(found: Match) -> str:
 
 
 def metadata(spec: Spec) -> Spec:
-    """{key of the file: value}"""
+    """{key of the file: value}. Where layers have two ropes, as in Gemma 3, the spec has that of the
+    layers with a window, and its changes have the other."""
     options = swap_key_heads(spec)
     for changes in spec.get("layers") or ():
-        options |= changes  # those of Gemma without a window
+        options |= changes
     options |= {SIZE: spec.get(SIZE), "window.rope_theta": spec.get("position.rope_theta")}
     return {key: options[name] for key, name in KEYS.items() if options.get(name) is not None}
 
@@ -161,16 +165,22 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
 
     special = gguf.SpecialVocab(folder, load_merges=True)
     library = auto_tokenizer(folder).backend_tokenizer
+    split = name_of_split(library, special.merges)
+    warn_of_ids(library, split)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(name_of_split(library, special.merges))
+    writer.add_tokenizer_pre(split)
 
     added = library.get_added_tokens_decoder()
-    ids = range(tokenizer.vocab_size)
-    writer.add_token_list([library.id_to_token(i) or f"[PAD{i}]" for i in ids])
-
-    # 1: normal, 3: special, 4: never split, 5: unused
-    plain = [1 if library.id_to_token(i) else 5 for i in ids]
-    writer.add_token_types([4 - added[i].special if i in added else plain[i] for i in ids])
+    kinds = gguf.TokenType
+    types = []
+    tokens = [library.id_to_token(i) for i in range(tokenizer.vocab_size)]
+    for i, token in enumerate(tokens):
+        if i in added:
+            types.append(kinds.CONTROL if added[i].special else kinds.USER_DEFINED)
+        else:
+            types.append(kinds.NORMAL if token else kinds.UNUSED)
+    writer.add_token_list([token or f"[PAD{i}]" for i, token in enumerate(tokens)])
+    writer.add_token_types(types)
 
     before, after = tokenizer.template
     if before not in ([], [tokenizer.start]) or after not in ([], tokenizer.end_ids[:1]):
@@ -185,11 +195,11 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def name_of_split(library: Any, merges: Any) -> str:
+    """The name in llama.cpp of how a tokenizer splits a text. Without merges nothing is split."""
     split = library.pre_tokenizer
     for name, patterns in SPLITS.items():
         usual = byte_level(*patterns if merges else ())
         if split and split.pre_tokenize_str(PROBE) == usual.pre_tokenize_str(PROBE):
-            warn_of_ids(library, name)
             return name
     raise HubError("llama.cpp has no such tokenizer; train with tokenizer=bpe (or byte, gpt2)")
 
