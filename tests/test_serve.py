@@ -75,10 +75,9 @@ def test_conversations(client, create):
 def test_requests_that_wait_are_one_batch(create, monkeypatch):
     monkeypatch.setattr(serve.Client, "check_connection", lambda self: None)
     for seed, prompt in ((0, "a"), (0, "line 1"), (1, [97])):
-        request = object.__new__(serve.Client)
-        request.path = "/v1/completions"
-        request.read_request({"prompt": prompt, "seed": seed, "max_tokens": 9})
-        serve.WAITING.append(request)
+        client = object.__new__(serve.Client)
+        client.path = "/v1/completions"
+        serve.WAITING += [serve.Request(client, {"prompt": prompt, "seed": seed, "max_tokens": 9})]
     first, second, other = serve.WAITING
     first.generate()
     second.generate()

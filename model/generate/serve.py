@@ -1,4 +1,5 @@
-"""Serve: OpenAI's API for a run, and a page to try it."""
+"""Serve: OpenAI's API for a run, and a page to try it. Each request is read and answered in a thread
+of its own; one thread generates for all of them."""
 
 import json
 import time
@@ -29,17 +30,14 @@ FLAGS = {name: name.replace("_", "-") for name in f"{SAMPLING} stop".split()}
 FLAGS |= {"max_tokens": "max-new-tokens", "max_completion_tokens": "max-new-tokens"}
 IGNORED = ("model", "user", "stream_options", "encoding_format")
 MODELS = '{"object": "list", "data": [{"id": "run", "object": "model"}]}'
-WAITING: list = []
+WAITING: list = []  # requests
 WORKER = ThreadPoolExecutor(1)
 
 
 class Client(BaseHTTPRequestHandler):
-    """A client with a request. Those that wait with the same settings are one batch."""
+    """A client, which has one request."""
 
-    sampler: Any  # of the server; then of the request
-    streams = False
-    echoes = False  # each text begins with its prompt
-    n_likely = 0  # how many of the likeliest tokens are listed at each place
+    sampler: Any  # of the server
     timeout = 5  # seconds in which a client must read or write
 
     def do_GET(self) -> None:
@@ -51,37 +49,55 @@ class Client(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         status = 200
+        streams = False
 
         try:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.read_request(json.loads(body, parse_float=Decimal))
-
-            if self.streams:
+            request = Request(self, json.loads(body, parse_float=Decimal))
+            streams = request.streams
+            if streams:
                 self.send("", "text/event-stream")
 
-            WAITING.append(self)
-            WORKER.submit(self.generate).result()
-            answer = self.response(self.rows)
+            WAITING.append(request)
+            WORKER.submit(request.generate).result()
+            answer = request.answer(request.rows)
         except Exception as error:  # whatever was asked, the server goes on
             status = 400
             answer = json.dumps({"error": {"message": f"{self.path}: {error}"}})
 
-        if self.streams:
+        if streams:
             self.send_event(answer)
             self.send_event("[DONE]")
         else:
             self.send(answer, status=status)
 
-    def read_request(self, settings: dict) -> None:
-        """A request is a command line of sample.py."""
-        self.kind, field, *flags = REQUESTS[self.path]
+    def send(self, content: str, kind: str = "application/json", status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+        self.wfile.write(content.encode())
 
+    def send_event(self, content: str) -> None:
+        self.wfile.write(f"data: {content}\n\n".encode())
+
+    def check_connection(self) -> None:
+        """Raise an error if the client is gone."""
+        if select([self.connection], [], [], 0)[0] and not self.connection.recv(1, MSG_PEEK):
+            raise ConnectionError
+
+
+class Request:
+    """What a client asks, as a command line of sample.py, and how it is answered."""
+
+    def __init__(self, client: Client, settings: dict):
+        self.client = client
+        self.kind, field, *flags = REQUESTS[client.path]
         prompts = settings.pop(field)
-        streams = field != "input" and settings.pop("stream", False)
 
-        if field == "prompt":
-            self.echoes = settings.pop("echo", False)
-            self.n_likely = settings.pop("logprobs", 0)
+        # of a kind of request without such a setting, it is unknown
+        self.streams = field != "input" and settings.pop("stream", False)
+        self.echoes = field == "prompt" and settings.pop("echo", False)
+        self.n_likely = field == "prompt" and settings.pop("logprobs", 0)  # tokens at each place
 
         for name, value in settings.items():
             if name in FLAGS and value is not None:
@@ -93,14 +109,16 @@ class Client(BaseHTTPRequestHandler):
         options = parse_options(flags)
         # not a seed, which clients also send for greedy decoding
         options.given = {"embed" if options.embed else "max_new_tokens"}
-        self.sampler = sampler = type(self.sampler)(options, self.sampler.run)
-        self.batch_key = (sampler.sampling, options.max_new_tokens, sampler.rules, options.embed)
+        self.sampler = sampler = type(client.sampler)(options, client.sampler.run)
 
-        if self.n_likely and (streams or not sampler.echoes):
+        # requests with the same can be in one batch
+        self.batch_key = (sampler.sampling, options.max_new_tokens, sampler.rules)
+
+        if self.n_likely and (self.streams or not sampler.echoes):
             raise ValueError("logprobs needs a decoder that continues a text, without a stream")
 
         if options.chat:
-            self.kind += ".chunk" * streams
+            self.kind += ".chunk" * self.streams
             prompts = [to_messages(read_turns("the request", prompts))]
         elif isinstance(prompts, str) or isinstance(prompts[0], int):
             prompts = [prompts]
@@ -108,11 +126,10 @@ class Client(BaseHTTPRequestHandler):
         self.rows = [sampler.encode(prompt, n) for prompt in prompts for n in range(options.n)]
         left_pad([row.prompt_ids for row in self.rows], sampler.model)  # checks their lengths
         for row in self.rows:
-            row.client = self
-        self.streams = streams  # of a request without errors
+            row.request = self
 
     def generate(self) -> None:
-        """Generate for this client, and for those that can be in one batch with it."""
+        """Generate for this request, and for those that can be in one batch with it."""
         if self not in WAITING:
             return  # another one has done so
 
@@ -123,37 +140,33 @@ class Client(BaseHTTPRequestHandler):
 
         WAITING.remove(self)  # after an error, the others try it themselves
 
-        others = [client for client in WAITING if client.batch_key == self.batch_key]
-        rows = [row for client in (self, *others) for row in client.rows]
+        others = [request for request in WAITING if request.batch_key == self.batch_key]
+        rows = [row for request in (self, *others) for row in request.rows]
 
         for row, _ in self.sampler.complete(rows):
-            client = row.client
-
+            request = row.request
             try:
-                client.check_connection()
-                if client.streams and not row.stream.finish_reason:
-                    client.send_event(client.response([row]))
+                request.client.check_connection()
+                if request.streams and not row.stream.finish_reason:
+                    request.client.send_event(request.answer([row]))
             except OSError:
-                for own in client.rows:
+                for own in request.rows:
                     own.stream.finish_reason = "stop"
 
-        for client in others:
-            WAITING.remove(client)
+        for request in others:
+            WAITING.remove(request)
 
-    def check_connection(self) -> None:
-        """Raise an error if the client is gone."""
-        if select([self.connection], [], [], 0)[0] and not self.connection.recv(1, MSG_PEEK):
-            raise ConnectionError
-
-    def response(self, rows: list) -> str:
+    def answer(self, rows: list) -> str:
         """The vectors, or the texts; of a stream, what is new in them."""
-        if self.sampler.options.embed:
+        answer: dict = {"object": self.kind}
+
+        if self.kind == "list":
             data = [json.loads(row.stream.text) | {"index": n} for n, row in enumerate(rows)]
-            return json.dumps({"object": self.kind, "data": data})
-
-        answer = {"object": self.kind, "created": int(time.time())}
-
-        return json.dumps(answer | {"choices": [self.choice(row) for row in rows]})
+            answer["data"] = data
+        else:
+            answer["created"] = int(time.time())
+            answer["choices"] = [self.choice(row) for row in rows]
+        return json.dumps(answer)
 
     def choice(self, row: Any) -> dict:
         text = row.stream.text
@@ -167,32 +180,30 @@ class Client(BaseHTTPRequestHandler):
         reason = "stop" if reason == "eos" else reason
         choice = {"index": self.rows.index(row), "finish_reason": reason}
 
-        if not self.sampler.options.chat:
-            return choice | {"text": new, "logprobs": self.logprobs(row)}
-
-        if self.streams:
+        if self.kind == "chat.completion.chunk":
             return choice | {"delta": {"content": new}}
-        return choice | {"message": {"content": new, "role": "assistant"}}
+        if self.kind == "chat.completion":
+            return choice | {"message": {"content": new, "role": "assistant"}}
 
-    def logprobs(self, row: Any) -> dict:
-        """The log-probabilities of the tokens. With n_likely, the text is read again: only then are
-        those of other tokens known."""
-        if not self.n_likely:
-            new = row.stream.logprobs
-            if self.streams:
-                row.stream.logprobs = []
-            return {"token_logprobs": new}
+        logprobs = {"token_logprobs": row.stream.logprobs}
+        row.stream.logprobs = []  # the next event of a stream has those after them
+        if self.n_likely:
+            logprobs = self.likeliest(row)
+        return choice | {"text": new, "logprobs": logprobs}
 
+    def likeliest(self, row: Any) -> dict:
+        """The log-probabilities of the tokens and of the likeliest in their places: only when a text
+        is read again are those of other tokens known."""
         ids = row.prompt_ids + row.stream.ids
-
         tokenizer = self.sampler.tokenizer
+
+        # by the thread that generates
         logprobs, top = WORKER.submit(score, self.sampler.model, ids, self.n_likely).result()
 
         likely: list = [None]
         for before, logprob_of in zip(ids, top, strict=False):
             known = len(tokenizer.decode([before]))
             pairs = reversed(logprob_of.items())  # if several have one text, the likeliest counts
-
             likely.append({tokenizer.decode([before, i])[known:]: p for i, p in pairs})
 
         start = 0 if self.echoes else len(row.prompt_ids)
@@ -201,15 +212,6 @@ class Client(BaseHTTPRequestHandler):
             "token_logprobs": [None, *logprobs][start:],
             "top_logprobs": likely[start:],
         }
-
-    def send(self, content: str, kind: str = "application/json", status: int = 200) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.end_headers()
-        self.wfile.write(content.encode())
-
-    def send_event(self, content: str) -> None:
-        self.wfile.write(f"data: {content}\n\n".encode())
 
 
 class Server(ThreadingHTTPServer):
