@@ -94,10 +94,10 @@ class Request:
         self.kind, field, *flags = REQUESTS[client.path]
         prompts = settings.pop(field)
 
-        # of a kind of request without such a setting, it is unknown
+        # not all kinds of requests have these settings
         self.streams = field != "input" and settings.pop("stream", False)
         self.echoes = field == "prompt" and settings.pop("echo", False)
-        self.n_likely = field == "prompt" and settings.pop("logprobs", 0)  # tokens at each place
+        self.n_likely = field == "prompt" and settings.pop("logprobs", 0)  # at each place
 
         for name, value in settings.items():
             if name in FLAGS and value is not None:
