@@ -28,9 +28,10 @@ from model.weights import Tensors, assign_weights, model_tensors, read_json
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 CHECKED = 128  # positions that are compared: the logits of a whole context may not fit in memory
+# an architecture of an encoder that ends otherwise has no head, or not its usual one
 WITH_HEAD = ("ForMaskedLM", "BertForPreTraining")
 NO_MATTER = ("architectures", "dtype", "vocab_size", "transformers_version")  # may differ
-CLASSES = {  # {head of a family, or its kind: table of classes in transformers}
+MAPPINGS = {  # {head of a family, or else its kind: the mapping of transformers to its class}
     "none": "MODEL_MAPPING",
     "classes": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
     "decoder": "MODEL_FOR_CAUSAL_LM_MAPPING",
@@ -84,7 +85,6 @@ def read_hf_config(folder: Path) -> Match:
         config = load_transformers().CONFIG_MAPPING[name].from_pretrained(folder)
         if getattr(config, "quantization_config", None):
             raise HubError("quantization_config is set; only floating-point weights are supported")
-
         kind = FAMILIES[name].spec["kind"]
         architecture = (config.architectures or WITH_HEAD)[0]
         head = ""
@@ -117,7 +117,6 @@ def export(
     # config.json is written with the model
     special = {"vocab_size": tokenizer.vocab_size, **json.loads(files.pop(CONFIG))}
     found = first_match(spec_from_model(model), special, name)
-
     hf_model = to_transformers(model.float(), found)
     if not agree(model, *example(hf_model, model.context_length)):
         raise HubError(
@@ -176,10 +175,10 @@ def to_transformers(model: Any, found: Match) -> Any:
     for name, needed in model_tensors(upgraded).items():
         if name in ours:
             tensors[name] = ours[name]
-        elif name.endswith(TABLE):
-            sines = model.get_submodule(name.removesuffix(TABLE))
+        elif name.endswith(TABLE):  # of sines
+            position = model.get_submodule(name.removesuffix(TABLE))
             zeros = torch.zeros(1, *needed.shape)
-            [tensors[name]] = sines.embed(zeros, torch.arange(len(needed))[None])
+            [tensors[name]] = position.embed(zeros, torch.arange(len(needed))[None])
         else:
             is_gain = needed.ndim == 1 and name.endswith("weight")
             tensors[name] = torch.full(needed.shape, float(is_gain))
@@ -190,12 +189,12 @@ def to_transformers(model: Any, found: Match) -> Any:
 def load_in_transformers(found: Match, folder: Path | None, state: Tensors | None = None) -> Any:
     """The model of transformers in float32, from a folder or from tensors. Missing tensors are
     refused: they would be random, here and there."""
-    family = found.family
-    classes = getattr(load_transformers(), CLASSES[family.head or family.spec["kind"]])
-    model_class = classes[type(found.config)]
+    family, spec, config = found
+    mapping = getattr(load_transformers(), MAPPINGS[family.head or spec["kind"]])
+    model_class = mapping[type(config)]
     model, report = model_class.from_pretrained(
         folder,
-        config=found.config,
+        config=config,
         state_dict=state,
         dtype=torch.float32,
         output_loading_info=True,
@@ -203,7 +202,7 @@ def load_in_transformers(found: Match, folder: Path | None, state: Tensors | Non
         ignore_mismatched_sizes=True,  # they are reported
     )
 
-    optional = f"{family.optional}|^pooler"  # which is dropped
+    optional = f"{family.optional}|^pooler"  # which is dropped below
     missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
     if missing:
         raise HubError(f"{min(missing)} is missing (tensors: {len(missing)})")

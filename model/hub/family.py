@@ -14,7 +14,7 @@ from model.hub.tensors import Table, columns
 Keys = dict[str, Any]  # of config.json
 Read = Callable[[Any, Spec], Spec]  # (config, what is known) -> more of it
 Write = Callable[[Spec], Keys]
-QUERIES_PER_KV = "attention.queries_per_kv"  # there, a key is the number of key/value heads
+QUERIES_PER_KV = "attention.queries_per_kv"  # its key there is the number of key/value heads
 SIZES = {  # names in all families but T5 and BART, or aliases that transformers accepts
     "hidden_size": "d_model",
     "num_hidden_layers": "n_layers",
@@ -91,8 +91,8 @@ class Match(NamedTuple):
         family = self.family
         names = family.names
         if family.head == "classes":
-            body = [line for line in names.splitlines() if " head." not in line]
-            names = "\n".join([*body, family.class_names])
+            kept = [line for line in names.splitlines() if " head." not in line]
+            names = "\n".join([*kept, family.class_names])
         table = columns(names) | family.rules(self.spec, self.config)
         if family.head == "none":  # names there lack their first part, that of the encoder
             table = {name.partition(".")[2]: rule for name, rule in table.items()}
@@ -184,7 +184,6 @@ def write_keys(family: Family, spec: Spec) -> Keys:
         values = [spec.get(option) for option in options.split()]
         if not values:
             continue
-
         # one flag there may be several here; reading it back finds a contradiction
         value = any(values) if isinstance(values[0], bool) else values[0]
         known = family.values.get(name, {value: value})
@@ -207,7 +206,7 @@ def refuse_changes(spec: Spec, other: Spec) -> None:
         after = other.get(name)
         is_lossless = LOSSLESS_UPGRADES.get(name) == (before, after)
         is_lossless &= LOSSLESS_IF.get(name, {}).items() <= spec.items()
-        if before != after and name not in FREE and not is_lossless:
+        if before != after and not is_lossless and name not in FREE:
             ours = json.dumps(before)
             theirs = json.dumps(after)
             raise HubError(f"model.{name} is {ours:.70}; only {theirs:.70} is supported")

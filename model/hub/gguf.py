@@ -72,11 +72,7 @@ PROBE = (
 
 
 def export_gguf(
-    model: Any,
-    tokenizer: Tokenizer,
-    file: Path,
-    family: str | None,
-    dtype: str,
+    model: Any, tokenizer: Tokenizer, file: Path, family: str | None, dtype: str
 ) -> str:
     """Write the file, by way of an export that is verified. Return how to run it."""
     if model.classes:
@@ -99,7 +95,6 @@ def export_gguf(
 
         arch = gguf.MODEL_ARCH[name.upper()]
         names: Any = gguf.get_tensor_name_map(arch, found.spec["n_layers"])
-
         # olmo2 of llama.cpp has no tied head
         tensors = hf_model.state_dict() if name == "olmo2" else model_tensors(hf_model)
         for hf_name, weight in tensors.items():
@@ -165,15 +160,15 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
 
     special = gguf.SpecialVocab(folder, load_merges=True)
     library = auto_tokenizer(folder).backend_tokenizer
-    split = name_of_split(library, special.merges)
-    warn_of_ids(library, split)
+    name = name_of_split(library, special.merges)
+    warn_of_ids(library, name)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(split)
+    writer.add_tokenizer_pre(name)
 
-    added = library.get_added_tokens_decoder()
     kinds = gguf.TokenType
     types = []
     tokens = [library.id_to_token(i) for i in range(tokenizer.vocab_size)]
+    added = library.get_added_tokens_decoder()
     for i, token in enumerate(tokens):
         if i in added:
             types.append(kinds.CONTROL if added[i].special else kinds.USER_DEFINED)
@@ -223,6 +218,6 @@ def warn_of_ids(library: Any, name: str) -> None:
 def has_unmerged_words(library: Any) -> bool:
     """Whether merges alone do not make some word of the vocabulary."""
     model = library.model
-    model.ignore_merges = False
+    model.ignore_merges = False  # nothing reads it after this
     added = {token.content for token in library.get_added_tokens_decoder().values()}
     return any(len(model.tokenize(word)) > 1 for word in library.get_vocab(False).keys() - added)
