@@ -29,7 +29,6 @@ GATHER = 0.005  # seconds in which requests can join a batch
 FLAGS = {name: name.replace("_", "-") for name in f"{SAMPLING} stop".split()}
 FLAGS |= {"max_tokens": "max-new-tokens", "max_completion_tokens": "max-new-tokens"}
 IGNORED = ("model", "user", "stream_options", "encoding_format")
-MODELS = '{"object": "list", "data": [{"id": "run", "object": "model"}]}'
 WAITING: list = []  # requests
 WORKER = ThreadPoolExecutor(1)
 
@@ -45,7 +44,7 @@ class Client(BaseHTTPRequestHandler):
             page = Path(__file__).with_suffix(".html")
             self.send(page.read_text(encoding="utf-8"), "text/html")
         else:
-            self.send(MODELS)
+            self.send('{"object": "list", "data": [{"id": "run", "object": "model"}]}')
 
     def do_POST(self) -> None:
         status = 200
