@@ -6,7 +6,7 @@ which only scales them."""
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -87,33 +87,37 @@ def loss(
     return total, count
 
 
+class PaddedHead(NamedTuple):
+    """A copy of the head's weight, and of its bias if any, in the dtype of matmuls. Its vocabulary
+    is padded to a multiple of ALIGNMENT."""
+
+    parameters: list[Tensor]
+    vocab_size: int  # without padding
+    is_trained: bool
+
+
 def chunk_gradients(
-    rows_NC: Tensor,
-    head_parameters: list[Tensor],  # their vocabulary is padded to ALIGNMENT
-    labels: Sequence[Tensor],
-    vocab_size: int,
-    head_is_trained: bool,
-    **options: Any,
+    rows_NC: Tensor, head: PaddedHead, labels: Sequence[Tensor], **options: Any
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """The loss of a chunk and its gradients: those of its rows, and of the head's parameters (its
-    weight, and its bias if any) if it is trained. torch.compile makes one graph of this function,
-    which serves any number of chunks. On a GPU, while all options are off, chunk_loss gets logits
-    whose last columns pad the vocabulary and are -inf."""
+    """The loss of a chunk and its gradients: those of its rows, and of the head's parameters if it
+    is trained. torch.compile makes one graph of this function, which serves any number of chunks.
+    On a GPU, while all options are off, chunk_loss gets logits whose last columns pad the
+    vocabulary and are -inf."""
 
     def loss_of(rows_NC: Tensor, *trained: Tensor) -> Tensor:
         # the parameters are inputs only if they are trained
-        logits = F.linear(rows_NC, *(trained or head_parameters))
+        logits = F.linear(rows_NC, *(trained or head.parameters))
 
         # in bfloat16, a sum over the vocabulary would be off by a percent
         logits = logits.to(exact_dtype(rows_NC))
         if rows_NC.device.type in UNSLICED and not any(options.values()):
             # columns of padding are hidden: 50,257 of 50,304 would be read at half the speed
-            logits.detach()[:, vocab_size:] = -math.inf  # their gradient is 0
+            logits.detach()[:, head.vocab_size :] = -math.inf  # their gradient is 0
         else:
-            logits = logits[:, :vocab_size]
+            logits = logits[:, : head.vocab_size]
         return chunk_loss(logits, *labels, **options)
 
-    inputs = [rows_NC, *head_parameters] if head_is_trained else [rows_NC]
+    inputs = [rows_NC, *head.parameters] if head.is_trained else [rows_NC]
     if torch.compiler.is_compiling():
         # the form that torch.compile can trace; in eager mode it would import the compiler
         numbers = tuple(range(len(inputs)))
@@ -135,31 +139,34 @@ def loss_with_gradients(
     """The loss, for a backward pass that neither stores nor recomputes logits."""
     exact = exact_dtype(hidden_NC)
     low = matmul_dtype(hidden_NC)
-    vocab_size = len(parameters[0])
-    padding = -vocab_size % ALIGNMENT
-    head_parameters = [parameter.detach().to(low) for parameter in parameters]
-    if padding:
-        head_parameters = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in head_parameters]
+    head = padded_head(parameters, low)
+    trained = parameters if head.is_trained else []
 
     total = hidden_NC.new_zeros((), dtype=exact)
     row_grads = []
-    head_is_trained = any(parameter.requires_grad for parameter in parameters)
-    trained = parameters if head_is_trained else []
     gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in trained]
 
     for rows_NC, *chunk in chunks(size, hidden_NC.detach().to(low), *labels):
-        value, (grad_NC, *head_grads) = gradients_of_chunk(
-            rows_NC, head_parameters, chunk, vocab_size, head_is_trained
-        )
+        value, (grad_NC, *head_grads) = gradients_of_chunk(rows_NC, head, chunk)
         total += value
         row_grads.append(grad_NC)
 
         for gradient, added in zip(gradients, head_grads, strict=True):
-            gradient += added[:vocab_size]
+            gradient += added[: head.vocab_size]
 
     gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
     rows_gradient = torch.cat(row_grads).type_as(hidden_NC)
     return KnownGradients.apply(total, [rows_gradient, *gradients], hidden_NC, *trained)
+
+
+def padded_head(parameters: list[nn.Parameter], dtype: torch.dtype) -> PaddedHead:
+    vocab_size = len(parameters[0])
+    copies = []
+    for parameter in parameters:
+        other_axes = [0, 0] * (parameter.ndim - 1)
+        copy = parameter.detach().to(dtype)
+        copies.append(F.pad(copy, [*other_axes, 0, -vocab_size % ALIGNMENT]))
+    return PaddedHead(copies, vocab_size, any(p.requires_grad for p in parameters))
 
 
 class KnownGradients(torch.autograd.Function):

@@ -73,14 +73,43 @@ class Stack(nn.Module):
             layers[0]["bigrams"] = KVCache(slots)  # they stand before the first layer
         return Caches(slots, layers)
 
-    def forward(self, x: Tensor, *, caches: Caches | None = None, **inputs: Any) -> Tensor:
-        """inputs: those of make_contexts."""
-        q_slots, q_pos, contexts = self.make_contexts(x, caches, **inputs)
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        tokens: Tensor | None = None,
+        visible: Tensor | None = None,
+        documents: Tensor | None = None,
+        memory: Tensor | None = None,
+        memory_mask: Mask = NO_MASK,
+        caches: Caches | None = None,
+    ) -> Tensor:
+        """tokens: (B, T), for parts that read them. visible: (B, S or more), false at padding, with
+        a column for each cached token; once given, it must be given at every later step. documents:
+        (B, T), the document number of each token, ascending: each document is treated as if alone.
+
+        A slot is where a token is stored; its position is its number in its text. In a decoder, if
+        nothing is cached or padded and there are no documents, both are 0 to T - 1."""
+        q_slots = k_slots = torch.arange(x.shape[1], device=x.device)
+        if caches:
+            q_slots, k_slots = caches.slots.reserve(len(q_slots), x.device)
+        q_pos, k_pos = self.position_numbers(q_slots, k_slots, visible, documents)
+
+        common = AttentionContext(
+            memory=memory,
+            memory_mask=memory_mask,
+            visible=None if visible is None else visible[:, q_slots],
+            documents=documents,
+            tokens=tokens,
+            shared=UserDict(),  # FSDP would copy a dict: what a layer adds would be lost
+        )
+        contexts = self.make_contexts(common, x, q_pos, k_pos, visible, caches)
+
         x = self.position.embed(x, q_pos)
         x = self.drop(self.embedding_norm(x))
         if self.bigrams is not None:
             cache = caches.layers[0]["bigrams"] if caches else None
-            x = self.bigrams(x, inputs.get("tokens"), q_slots, q_pos, cache)
+            x = self.bigrams(x, tokens, q_slots, q_pos, cache)
 
         for i, block in enumerate(self.blocks):
             states = caches.layers[i] if caches else {}
@@ -91,53 +120,38 @@ class Stack(nn.Module):
 
     def make_contexts(
         self,
+        common: AttentionContext,
         x: Tensor,
+        q_pos: Tensor,
+        k_pos: Tensor,
+        visible: Tensor | None,
         caches: Caches | None,
-        *,
-        tokens: Tensor | None = None,
-        visible: Tensor | None = None,
-        documents: Tensor | None = None,
-        memory: Tensor | None = None,
-        memory_mask: Mask = NO_MASK,
-    ) -> tuple[Tensor, Tensor, list[AttentionContext]]:
-        """Returns (the slots and the positions of the new tokens, the context of each layer). A slot
-        is where a token is stored; its position is its number in its text. In a decoder without
-        windows, if nothing is cached or padded and there are no documents, both are 0 to T - 1, and
-        all layers share one causal mask.
-
-        tokens: (B, T), for parts that read them. visible: (B, S or more), false at padding, with
-        a column for each cached token; once given, it must be given at every later step. documents:
-        (B, T), the document number of each token, ascending: each document is treated as if alone."""
-        q_slots = k_slots = torch.arange(x.shape[1], device=x.device)
-        if caches:
-            q_slots, k_slots = caches.slots.reserve(len(q_slots), x.device)
-
-        q_pos, k_pos = self.position_numbers(q_slots, k_slots, visible, documents)
-        common = AttentionContext(
-            memory=memory,
-            memory_mask=memory_mask,
-            visible=None if visible is None else visible[:, q_slots],
-            documents=documents,
-            tokens=tokens,
-            shared=UserDict(),  # FSDP would copy a dict: what a layer adds would be lost
-        )
-
-        contexts = {}
+    ) -> list[AttentionContext]:
+        """The context of each layer: `common` with a mask and a rotation. Layers with the same
+        position encoding and window share one."""
         rotations: Any = {}
+        contexts = {}
+
         for encoding, window in dict.fromkeys(self.context_keys):  # in order, unlike a set
             if encoding not in rotations:
                 rotations[encoding] = encoding.rotary(x, q_pos)
-            seen = caches.slots.seen(window) if caches else slice(None)
-            shown = None if visible is None else visible[:, seen]
-            hiding = {"sliding_window": window, "visible": shown, "documents": documents}
-            mask = self.mask(x, encoding, q_pos, k_pos[:, seen], hiding)
-            contexts[encoding, window] = common._replace(mask=mask, rotate=rotations[encoding])
-        return q_slots, q_pos, [contexts[key] for key in self.context_keys]
 
-    def mask(self, x: Tensor, encoding: Any, q_pos: Tensor, k_pos: Tensor, hiding: dict) -> Mask:
-        """The mask of self-attention, in its cheapest form. hiding: what hides more than later
-        tokens, as options of make_mask; None hides nothing."""
-        options = hiding | {"bias": encoding.bias(q_pos, k_pos)}
+            seen = caches.slots.seen(window) if caches else slice(None)
+            mask = self.mask(
+                x,
+                q_pos,
+                k_pos[:, seen],
+                sliding_window=window,
+                visible=None if visible is None else visible[:, seen],
+                documents=common.documents,
+                bias=encoding.bias(q_pos, k_pos[:, seen]),
+            )
+            contexts[encoding, window] = common._replace(mask=mask, rotate=rotations[encoding])
+        return [contexts[key] for key in self.context_keys]
+
+    def mask(self, x: Tensor, q_pos: Tensor, k_pos: Tensor, **options: Any) -> Mask:
+        """The mask of self-attention, in its cheapest form. options: those of make_mask, which hide
+        more than later tokens or add a bias; None does neither."""
         # as many queries as keys: torch has a flag that hides later tokens. A single query is the
         # newest token: none is later (a cache with empty slots is not plain: `visible` hides them)
         is_square = q_pos.shape == k_pos.shape
