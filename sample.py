@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from configs.cli import escape, print, run_command
+from configs.cli import escape, print0, run_command
 from configs.parts import load_parts
 from data.objectives import OBJECTIVES, Objective
 from model.checkpoint import LoadedRun, load_run
@@ -58,7 +58,7 @@ def open_run(options: Namespace) -> LoadedRun:
     prepare(run.model.to(precision.device, precision.dtype))
     dtype = str(precision.dtype).removeprefix("torch.")
     where = f"{dtype} on {precision.device}, {precision.reason}"
-    print(f"{folder}, step {run.step}: {where}", file=sys.stderr)
+    print0(f"{folder}, step {run.step}: {where}", file=sys.stderr)
     return run
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from configs.cli import print, run_hydra
+from configs.cli import print0, run_hydra
 from configs.errors import StopRequested
 from configs.schema import Config
 from data.batch import Batch
@@ -102,7 +102,7 @@ def train(config: Config, origin: dict | None = None) -> float:
         run_length = RunLength(config.train, data.train.tokens_per_example, data.train.n)
         is_finished = stored is not None and run_length.is_over(state)
         if is_finished:
-            print(f"{folder} is finished; raise train.steps, another length or train.patience")
+            print0(f"{folder} is finished; raise train.steps, another length or train.patience")
             last = final_loss(folder)  # if None, go on: no step is left, only the last evaluation
             if last is not None:
                 return last
@@ -124,7 +124,7 @@ def train(config: Config, origin: dict | None = None) -> float:
         if not is_finished:  # a finished run keeps the settings that it was trained with
             origin = origin or {"code": run_folder.code_hashes()}
             saver.begin(origin, run_folder.environment(world), stored is not None)
-        print(run_folder.describe(folder, run, run_length.scheduled_steps))
+        print0(run_folder.describe(folder, run, run_length.scheduled_steps))
         if config.resume and world.is_main:
             truncate_logs(folder, state.step)
         log = Log(folder, run)
@@ -142,11 +142,11 @@ def train(config: Config, origin: dict | None = None) -> float:
                 world.wait()  # torchrun ends all processes once one has exited
                 parts = f" parts={shlex.quote(config.parts)}" if config.parts else ""
                 name = f"name={folder.relative_to(RUNS).as_posix()}{parts}"
-                print(f"stopped; to resume: python train.py {name} resume=true")
+                print0(f"stopped; to resume: python train.py {name} resume=true")
                 raise
 
         if world.is_main:
-            print(summarize(folder, run))
+            print0(summarize(folder, run))
     return metrics["val_loss"]
 
 
@@ -283,7 +283,7 @@ def main(node: DictConfig) -> float | None:
     """One run. In a sweep (-m), Hydra calls it once for each combination of settings."""
     config, origin = read_settings(node)
     if config.dry_run:
-        print(plan.report(config))
+        print0(plan.report(config))
         return None
     return train(config, origin)
 

@@ -1,7 +1,6 @@
 """Command line: a command exits with 0, or with one sentence on stderr and an error code."""
 
 import argparse
-import builtins
 import os
 import re
 import sys
@@ -20,22 +19,15 @@ def escape(text: object) -> str:
     return CONTROL.sub(lambda match: ascii(match[0]).strip("'"), str(text))
 
 
-def print(text: object = "", file: TextIO | None = None) -> None:
-    """Print text that may come from a file or a model; of several processes, only the
-    first prints to stdout."""
-    if file is None and not is_first_process():
-        return
-    builtins.print(escape(text), file=file, flush=True)
+def print0(text: object = "", file: TextIO | None = None) -> None:
+    """Print text that may come from a file or a model. Of the processes that torchrun started, only
+    the first does."""
+    if os.environ.get("RANK", "0") == "0":
+        print(escape(text), file=file, flush=True)
 
 
 def warn(text: str) -> None:
-    if is_first_process():
-        print(f"warning: {text}", file=sys.stderr)
-
-
-def is_first_process() -> bool:
-    """Whether this is the first of the processes that torchrun started, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
+    print0(f"warning: {text}", file=sys.stderr)
 
 
 def run_command(main: Callable) -> int:
@@ -96,7 +88,7 @@ def report(error: Exception) -> int:
         traceback.print_exception(error)
     if code is not None:
         line = sentence.replace("\n", "\\n")
-        print(f"error: {line:.1000}", file=sys.stderr)
+        sys.stderr.write(escape(f"error: {line:.1000}\n"))
     return code or 1
 
 

@@ -5,7 +5,7 @@ python -m data data=text data.path=book.txt model=bert
 
 import sys
 
-from configs.cli import ArgumentParser, print, run_command
+from configs.cli import ArgumentParser, print0, run_command
 from configs.compose import compose_node
 from configs.schema import IGNORE_INDEX
 
@@ -30,26 +30,26 @@ def main(args: list[str] | None = None) -> None:
 
     kind, items = loaders.objective.input_kind, loaders.objective.items
     items, used = ("documents", items) if kind == "text" else (items, "used")
-    print(f"{'':<11}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")
+    print0(f"{'':<11}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")
 
     for loader in (train, loaders.validation):
         sizes = f"{loader.file.n_items:>13,}{loader.file.n_bytes:>15,}{loader.n_tokens:>15,}"
-        print(f"{loader.file.split:<11}{sizes}{loader.n:>12,}")
+        print0(f"{loader.file.split:<11}{sizes}{loader.n:>12,}")
 
     vocab_size = f"vocab_size {loaders.tokenizer.vocab_size:,}"
-    print(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
-    print(f"            {file.n_bytes / train.n_tokens:.2f} bytes per token (train)")
-    print(f"objective   {loaders.objective_settings['kind']}")
-    print(f"batch size  {train.batch_size}, {train.n / train.batch_size:,.1f} steps per epoch")
-    print(f"cached in   {file.folder}\n")
+    print0(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
+    print0(f"            {file.n_bytes / train.n_tokens:.2f} bytes per token (train)")
+    print0(f"objective   {loaders.objective_settings['kind']}")
+    print0(f"batch size  {train.batch_size}, {train.n / train.batch_size:,.1f} steps per epoch")
+    print0(f"cached in   {file.folder}\n")
 
     batch = train.batch(0)
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.inputs.items())
-    print(f"first batch: {shapes}, {batch.count:,} targets")
+    print0(f"first batch: {shapes}, {batch.count:,} targets")
 
     classes = loaders.objective.classes
     for row in range(min(MAX_ROWS, train.batch_size)):
-        print()
+        print0()
 
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
             if name in ("source", "tokens", "targets"):
@@ -58,7 +58,7 @@ def main(args: list[str] | None = None) -> None:
 
                 if classes and name == "targets":
                     text = classes[ids[0]]
-                print(f"{name:<12}{text!r}")
+                print0(f"{name:<12}{text!r}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import track
 
-from configs.cli import expand_user, print, warn
+from configs.cli import expand_user, print0, warn
 from configs.errors import DataError
 from configs.parts import LOADED, code_of
 from data.chat import ChatTemplate, encode_chat
@@ -207,7 +207,7 @@ def with_progress(jobs: Iterable, n_bytes: int) -> Iterable:
     announced by a line."""
     if not n_bytes or n_bytes >= LARGE:
         text = decimal(n_bytes) if n_bytes else "a text"
-        print(f"tokenizing {text} ...", file=sys.stderr)
+        print0(f"tokenizing {text} ...", file=sys.stderr)
 
     console = Console(stderr=True)
     return track(

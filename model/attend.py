@@ -17,11 +17,6 @@ class Mask(NamedTuple):
     bias: Tensor | None = None  # broadcasts to (B, H, T, S); -inf hides a key
     causal: bool = False  # T = S, and each position attends to itself and to earlier ones
 
-    def cast_for(self, x: Tensor) -> "Mask":
-        """The mask in the dtype of the scores: one copy for all layers."""
-        assert self.bias is not None
-        return self._replace(bias=self.bias.to(matmul_dtype(x)))
-
     def add_to(self, scores_BHTS: Tensor) -> Tensor:
         if self.causal:
             mask_TS = torch.full_like(scores_BHTS[0, 0], float("-inf")).triu(1)

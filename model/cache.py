@@ -15,16 +15,16 @@ class Slots:
         self.length = 0  # slots that are in use
         self.new: Any = slice(0)  # those of the tokens that were read last
 
-    def reserve(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The slots of n new tokens, and all slots that they may read, including their own."""
+    def reserve(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The slots of new tokens, (B, T, C), and all that they may read, including their own."""
         start = self.length
-        end = start + n
+        end = start + x.shape[1]
         if end > self.size:
             raise ValueError(f"the cache has room for {self.size} positions, not {end}")
 
         self.length = end
         self.new = slice(start, end)
-        slots = torch.arange(end, device=device)
+        slots = torch.arange(end, device=x.device)
         return slots[start:], slots
 
     def seen(self, window: int | None) -> slice:

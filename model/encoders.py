@@ -10,6 +10,7 @@ from configs.schema import ModelConfig
 from model.attend import Mask
 from model.cache import Caches
 from model.embedding import Embedding
+from model.masks import cast_for
 from model.transformer import ARCHITECTURES, Transformer, make_embedding, make_stack
 
 
@@ -76,7 +77,7 @@ class EncoderDecoder(Transformer):
         those of Stack.forward."""
         if memory_visible is not None:
             bias_B11S = torch.where(memory_visible[:, None, None, :], 0.0, float("-inf"))
-            options["memory_mask"] = Mask(bias_B11S).cast_for(memory)
+            options["memory_mask"] = cast_for(memory, Mask(bias_B11S))
         return self.decoder(self.embedding(tokens), tokens=tokens, memory=memory, **options)
 
     def hidden(

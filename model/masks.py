@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.attend import Mask
+from model.attend import Mask, matmul_dtype
 
 
 def make_mask(
@@ -44,6 +44,11 @@ def make_mask(
         # padding sees itself, so that no row of weights is empty
         allowed_B1TS = allowed_B1TS | (behind_B1TS == 0)
     return Mask(torch.where(allowed_B1TS, 0.0 if bias is None else bias, float("-inf")))
+
+
+def cast_for(x: Tensor, mask: Any) -> Mask:
+    """The mask in the dtype of the scores: one copy for all layers."""
+    return mask._replace(bias=mask.bias.to(matmul_dtype(x)))
 
 
 def renumbered(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from configs.cli import ArgumentParser, print, run_command
+from configs.cli import ArgumentParser, print0, run_command
 from configs.compose import compose, key_of
 from configs.parts import LOADED
 from configs.schema import Config
@@ -156,25 +156,25 @@ def print_walk(model: Transformer, steps: list[TensorRecord], options: Namespace
     torch.set_printoptions(precision=3, linewidth=60)
 
     for module, records in groupby(steps, lambda record: record.module):
-        print(f"\n{module or model.kind}" + f"  x {counts[module]} layers" * (counts[module] > 1))
+        print0(f"\n{module or model.kind}" + f"  x {counts[module]} layers" * (counts[module] > 1))
         for line in weights.pop(module, []):
-            print(line)
+            print0(line)
 
         for record in records:
             axes = f"({', '.join(record.axes)})"
-            print(f"  {record.name:<14} {axes:<14} {tuple(record.tensor.shape)}")
+            print0(f"  {record.name:<14} {axes:<14} {tuple(record.tensor.shape)}")
 
             if options.code:
-                print(f"    {record.place}  {record.code}"[:80])
+                print0(f"    {record.place}  {record.code}"[:80])
             if options.values and record.tensor.numel() <= SMALL:
-                print(record.tensor.detach().float())
+                print0(record.tensor.detach().float())
 
-    print("\nIdentical layers are shown once. A weight W of shape (out, in) maps x to x W'.\n")
+    print0("\nIdentical layers are shown once. A weight W of shape (out, in) maps x to x W'.\n")
     used = {axis for record in steps for axis in record.axes}
 
     for axis, meaning in LEGEND.items():
         if axis in used:
-            print(f"{axis}  {meaning}")
+            print0(f"{axis}  {meaning}")
 
 
 def draw_mask(record: TensorRecord) -> list[str]:
@@ -197,7 +197,7 @@ def print_masks(records: list[TensorRecord]) -> None:
 
     while masks:
         for lines in zip_longest(*masks[:n_columns], fillvalue=""):
-            print("".join(f"{line:<{width}}" for line in lines).rstrip())
+            print0("".join(f"{line:<{width}}" for line in lines).rstrip())
         masks = masks[n_columns:]
 
 

@@ -19,7 +19,7 @@ from model.block import AttentionContext, Block
 from model.blocks import BLOCKS
 from model.cache import Caches, KVCache, Slots
 from model.cross import make_cross
-from model.masks import make_mask, renumbered
+from model.masks import cast_for, make_mask, renumbered
 from model.mla import ATTENTIONS
 from model.moe import FFNS
 from model.norm import norm_factory
@@ -92,7 +92,7 @@ class Stack(nn.Module):
         nothing is cached or padded and there are no documents, both are 0 to T - 1."""
         q_slots = k_slots = torch.arange(x.shape[1], device=x.device)
         if caches:
-            q_slots, k_slots = caches.slots.reserve(len(q_slots), x.device)
+            q_slots, k_slots = caches.slots.reserve(x)
         q_pos, k_pos = self.position_numbers(q_slots, k_slots, visible, documents)
 
         common = AttentionContext(
@@ -115,8 +115,7 @@ class Stack(nn.Module):
             states = caches.layers[i] if caches else {}
             x = block(x, contexts[i]._replace(states=states))
 
-        x = self.final_norm(x)
-        return x
+        return self.final_norm(x)
 
     def make_contexts(
         self,
@@ -158,7 +157,7 @@ class Stack(nn.Module):
         is_plain = all(option is None for option in options.values())
         if is_plain and (is_square or q_pos.shape[1] == 1):
             return Mask(causal=self.causal and is_square)
-        return make_mask(q_pos, k_pos, causal=self.causal, **options).cast_for(x)
+        return cast_for(x, make_mask(q_pos, k_pos, causal=self.causal, **options))
 
     def position_numbers(
         self, q_slots: Tensor, k_slots: Tensor, visible: Tensor | None, documents: Tensor | None

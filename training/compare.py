@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy
 from hydra.core.utils import JobReturn, JobStatus
 
-from configs.cli import ArgumentParser, expand_user, print, report, run_command
+from configs.cli import ArgumentParser, expand_user, print0, report, run_command
 from configs.compose import LENGTHS, key_of
 from configs.flat import flatten
 from configs.registry import Positive, check_value
@@ -217,13 +217,13 @@ def end_of_run(hydra: Any, job_return: JobReturn) -> None:
     """After each run of a sweep, print the table of all its runs so far. (Hydra does not call
     on_multirun_end if a run has failed.)"""
     if job_return.status == JobStatus.FAILED:
-        print(f"\nrun {Path(hydra.runtime.output_dir).name} failed", file=sys.stderr)
+        print0(f"\nrun {Path(hydra.runtime.output_dir).name} failed", file=sys.stderr)
         # Hydra raises it when the result of this run is read
         job_return.return_value = SystemExit(report(job_return._return_value))
 
     home = Path(hydra.sweep.dir)
     if folders := runs_of(home):
-        print(save(read_runs(folders), home))
+        print0(save(read_runs(folders), home))
 
 
 def main() -> None:
@@ -243,7 +243,7 @@ def main() -> None:
     law = ""
     if options.fit or options.at or options.seconds:
         law = add_law(runs, options.at, options.seconds)
-    print(save(runs, options.to, law) if options.to else table(runs) + law)
+    print0(save(runs, options.to, law) if options.to else table(runs) + law)
 
 
 if __name__ == "__main__":

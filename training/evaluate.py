@@ -12,7 +12,7 @@ from functools import partial
 
 from rich.progress import Progress
 
-from configs.cli import ArgumentParser, expand_user, print, run_command
+from configs.cli import ArgumentParser, expand_user, print0, run_command
 from configs.compose import compose_node, key_of, to_config
 from configs.errors import DataError, errors_as
 from configs.registry import Count, check_value
@@ -119,9 +119,9 @@ def main(args: list[str] | None = None) -> None:
     n = min(run.data.validation.n, options.limit or math.inf)
     if options.json:
         row = {"run": place, "step": step, "examples": n}
-        print(json.dumps(row | metrics))
+        print0(json.dumps(row | metrics))
     else:
-        print(f"{place}, step {step:,}: {in_words(metrics)} ({n:,} examples)")
+        print0(f"{place}, step {step:,}: {in_words(metrics)} ({n:,} examples)")
 
 
 if __name__ == "__main__":

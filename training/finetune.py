@@ -8,7 +8,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from configs.cli import print, warn
+from configs.cli import print0, warn
 from configs.compose import CONFIGS, read_yaml, to_config
 from configs.schema import Config
 from data.corpus import build_data
@@ -86,7 +86,7 @@ def starting_model(config: Config) -> nn.Module:
         raise ValueError(f"{lost[0]} of init_from is not in the new model; {hint}")
 
     if added := sorted(wanted.keys() - weights.keys()):
-        print(f"newly initialized: {', '.join(added)}")
+        print0(f"newly initialized: {', '.join(added)}")
         model = build_model(config.model, vocab_size, config.seed)
 
     length = config.model.context_length

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from configs.cli import print, warn
+from configs.cli import print0, warn
 from model.runs import read_rows
 from training.classifier import draw_confusion
 from training.cost import ideal_seconds
@@ -108,13 +108,13 @@ class Log:
                 warn(f"wandb logging stopped ({type(error).__name__}: {error!s:.200})")
                 self.wandb = None
         if words := in_words(values):
-            print(f"step {state.step:>6}  {words}  {ending}".rstrip())
+            print0(f"step {state.step:>6}  {words}  {ending}".rstrip())
         self.restart_clock()
 
     def sample(self, texts: dict[str, str]) -> None:
         self.append("samples.jsonl", {"step": self.state.step, **texts})
         for name, text in texts.items():
-            print(f"  {name:<14}{text!r}")
+            print0(f"  {name:<14}{text!r}")
         self.restart_clock()
 
     def append(self, name: str, row: dict) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from configs.cli import print, report
+from configs.cli import print0, report
 from configs.compose import CONFIGS, key_of, read_yaml, to_config
 from configs.errors import CheckpointError
 from configs.flat import flatten
@@ -82,7 +82,7 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     changed = with_defaults(stored)
     before = flatten(asdict(to_config(changed)))
     for key in sorted(before.keys() - flatten(stored)):
-        print(f"{key} was added after this run was started, and is {show(before[key])}")
+        print0(f"{key} was added after this run was started, and is {show(before[key])}")
 
     keys = list(map(key_of, origin["overrides"]))
     options = {key: origin["choices"][key] for key in keys if key in origin["choices"]}
@@ -121,7 +121,7 @@ def tell_changes(before: dict, after: dict, groups: set[str]) -> None:
         if key.startswith(FIXED) or key in groups:
             change = f"{key} was {show(old)} in this run and is now {show(new)}"
             raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
-        print(f"{key} was {show(old)} and is now {show(new)}")
+        print0(f"{key} was {show(old)} and is now {show(new)}")
 
 
 def show(value: Any) -> str:

@@ -11,7 +11,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from configs.cli import print
+from configs.cli import print0
 from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
 from data.batch import Batch, make_batch
@@ -126,7 +126,7 @@ class Classify(Seq2Seq):
         labels = labels_of(train)
         self.classes = [*map(str, self.classes or sorted(labels))]
 
-        print(f"classes     {', '.join(self.classes):.200}", file=sys.stderr)
+        print0(f"classes     {', '.join(self.classes):.200}", file=sys.stderr)
 
         if unknown := (labels | labels_of(validation)).difference(self.classes):
             owner = "the model" if unknown & labels else "the training data"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-from configs.cli import print
+from configs.cli import print0
 from configs.registry import Bounds, Count, Registry
 from data.tokenizers.plain import ByteTrainer, CharTrainer, Pretrained, Tiktoken
 from data.tokenizers.tokenizer import BytePairTokenizer, Texts, Tokenizer, assign_ids, to_base64
@@ -31,7 +31,7 @@ class BpeTrainer:
             raise ValueError(
                 f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {least}"
             )
-        print(f"training a tokenizer of {self.vocab_size:,} tokens ...", file=sys.stderr)
+        print0(f"training a tokenizer of {self.vocab_size:,} tokens ...", file=sys.stderr)
         # False: without the validation split
         first = take_chars(texts(False), self.train_mb * 10**6)
         tokens = train_bpe(first, self.vocab_size - len(specials))

@@ -4,7 +4,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from configs.cli import print
+from configs.cli import print0
 from data.chat import ChatTemplate, Messages
 
 
@@ -39,12 +39,12 @@ class Conversation:
         if is_full and self.messages != self.system:
             row = sampler.encode([*self.system, turn])
             if len(row.prompt_ids) < context:
-                print("the context is full: earlier turns are forgotten", file=sys.stderr)
+                print0("the context is full: earlier turns are forgotten", file=sys.stderr)
 
         try:
             sampler.write([row])
         except KeyboardInterrupt:
-            print()
+            print0()
         self.messages = with_answer(row)
 
 
@@ -68,6 +68,6 @@ def interact(sampler: Any) -> None:
                 elif prompt.strip():
                     sampler.chat.reply(prompt)
             except ValueError as error:
-                print(f"error: {error}", file=sys.stderr)
+                print0(f"error: {error}", file=sys.stderr)
             except KeyboardInterrupt:
-                print()
+                print0()

@@ -35,9 +35,9 @@ class FixedSlots(Slots):
         super().__init__(slots.size)
         self.new = torch.tensor([slots.length - 1], device=device)
 
-    def reserve(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        self.new += n
-        return self.new, torch.arange(self.size, device=device)
+    def reserve(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.new += 1
+        return self.new, torch.arange(self.size, device=x.device)
 
     def seen(self, window: int | None) -> slice:
         return slice(0, self.size)

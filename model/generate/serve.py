@@ -11,7 +11,7 @@ from select import select
 from socket import MSG_PEEK
 from typing import Any
 
-from configs.cli import print
+from configs.cli import print0
 from data.chat import to_messages
 from data.sources.tables import read_turns
 from model.generate.decode import left_pad
@@ -225,5 +225,5 @@ def serve(sampler: Any) -> None:
     Client.sampler = sampler
 
     with Server((sampler.options.host, sampler.options.serve), Client) as server:
-        print(f"http://{sampler.options.host}:{server.server_port}")
+        print0(f"http://{sampler.options.host}:{server.server_port}")
         server.serve_forever()

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from configs.cli import ArgumentParser, expand_user, print, run_command
+from configs.cli import ArgumentParser, expand_user, print0, run_command
 from configs.compose import compose
 from configs.parts import load_parts
 from configs.schema import Config
@@ -113,13 +113,13 @@ def main(args: list[str] | None = None) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
 
     if options.command == "import":
-        print(import_run(options.place, folder))
+        print0(import_run(options.place, folder))
     else:
         load_parts(options.parts)
         if options.adapter:
-            return print(export_adapter(options.run, options.checkpoint, folder))
+            return print0(export_adapter(options.run, options.checkpoint, folder))
         dtype = options.dtype or "f32"
-        print(export_run(options.run, options.checkpoint, folder, options.family, dtype))
+        print0(export_run(options.run, options.checkpoint, folder, options.family, dtype))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 import pytest
 from hydra.errors import HydraException
 
-from configs.cli import print, run_command
+from configs.cli import print0, run_command
 from configs.errors import CheckpointError, DataError, RunLockedError, StopRequested
 from tests.parts import ROOT
 
@@ -52,7 +52,7 @@ def test_an_error_is_one_line_and_an_exit_code(capsys, error, code, sentence):
 def test_a_closed_output(monkeypatch):
     """As some schedulers start programs."""
     monkeypatch.setattr(sys, "stdout", None)
-    assert run_command(lambda: print("lost")) == 0
+    assert run_command(lambda: print0("lost")) == 0
 
 
 @pytest.mark.quick
