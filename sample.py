@@ -83,10 +83,11 @@ class Sampler:
 
         # usually a decoder continues its prompt, with which the output begins
         self.echoes = continues and not options.chat
-        before = self.tokenizer.template[0]
-        self.template = [before, []]  # its end would end the text
+        # what encode() adds to a prompt
+        before, _ = self.tokenizer.template  # what is after a prompt would end the text
+        self.template = [before, []]
         self.around = objective.prompt
-        self.empty = before or [self.tokenizer.specials["end"]]  # the ids of an empty prompt
+        self.empty = before or [self.tokenizer.specials["end"]]  # in place of no ids
         self.complete = self.generate  # yields (row, the next piece of its text)
 
         if not continues:

@@ -28,16 +28,17 @@ def main(args: list[str] | None = None) -> None:
     train = loaders.train
     file = train.file
 
-    kind, items = loaders.objective.input_kind, loaders.objective.items
-    items, used = ("documents", items) if kind == "text" else (items, "used")
+    objective = loaders.objective
+    items, used = objective.items, "used"
+    if objective.input_kind == "text":  # its examples are no documents
+        items, used = "documents", objective.items
     print0(f"{'':<11}{items:>13}{'bytes':>15}{'tokens':>15}{used:>12}")
 
     for loader in (train, loaders.validation):
         sizes = f"{loader.file.n_items:>13,}{loader.file.n_bytes:>15,}{loader.n_tokens:>15,}"
         print0(f"{loader.file.split:<11}{sizes}{loader.n:>12,}")
 
-    vocab_size = f"vocab_size {loaders.tokenizer.vocab_size:,}"
-    print0(f"\ntokenizer   {config.tokenizer['kind']}, {vocab_size}")
+    print0(f"\ntokenizer   {config.tokenizer['kind']}, vocab_size {loaders.tokenizer.vocab_size:,}")
     print0(f"            {file.n_bytes / train.n_tokens:.2f} bytes per token (train)")
     print0(f"objective   {loaders.objective_settings['kind']}")
     print0(f"batch size  {train.batch_size}, {train.n / train.batch_size:,.1f} steps per epoch")
@@ -47,7 +48,7 @@ def main(args: list[str] | None = None) -> None:
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in batch.inputs.items())
     print0(f"first batch: {shapes}, {batch.count:,} targets")
 
-    classes = loaders.objective.classes
+    classes = objective.classes
     for row in range(min(MAX_ROWS, train.batch_size)):
         print0()
 

@@ -28,7 +28,7 @@ class Loader:
     tokenizer: Tokenizer
     batch_size: int
     seed: Any  # an integer; of a source in a mix, with its name
-    n = 0  # no field: the number of examples, which __post_init__ sets
+    n = 0  # examples; __post_init__ sets it (without an annotation, it is no field)
 
     def example_ids(self, positions: ndarray) -> ndarray:
         """The examples at these positions of training, which takes each once per epoch."""

@@ -62,7 +62,7 @@ def prepare(
     options = options_of(source, trainer, specials)
     code = code_of(source) + code_of(trainer) if LOADED else ""
 
-    # what is held out follows from the rest, unless a mix has chosen it
+    # what is held out, a HeldOut, follows from the rest, unless a mix has chosen it
     content = [source.version(), options + code, *(chosen or ())]
 
     def build(draft: Path) -> None:

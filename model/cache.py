@@ -62,7 +62,8 @@ class State:
         self.buffers = [buffer[rows] for buffer in self.buffers]
 
     def keep(self, start: int) -> None:
-        """Drop the slots before `start`, and move the others so that it becomes slot 0."""
+        """Drop the slots before `start`, and move the others so that it becomes slot 0: rows have
+        outgrown the context (see padding.py)."""
 
     def overwrite_rows(self, rows: list[int], other: Any) -> None:
         """Copy these rows from another state, which has read them again, or has read nothing."""
@@ -79,8 +80,8 @@ class KVCache(State):
         self.window = window
 
     def append(self, *new: Tensor) -> list[Tensor]:
-        """Store the tensors of new tokens, and return those of all slots that these may see. A mask
-        hides empty slots."""
+        """Store the tensors of new tokens, and return those of all slots that these may see. (In
+        replay.py some are still empty, and a mask hides them.)"""
         if not self.buffers:
             for tensor in new:
                 *outer, _, width = tensor.shape

@@ -75,6 +75,7 @@ def find(folder: Path, which: str) -> Path:
 
 
 def find_named(folder: Path, which: str) -> Path:
+    """best or a step; the latest of a folder without checkpoints is an error, too."""
     name = read_best(folder) if which == "best" else f"step-{which:0>8}"
     checkpoint = folder / "checkpoints" / str(name)
     if not checkpoint.exists():

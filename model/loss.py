@@ -57,7 +57,7 @@ def loss(
     targets: Tensor,
     count: int | None = None,
     weights: Tensor | None = None,
-    gradients_of_chunk: Callable | None = None,  # chunk_gradients, perhaps compiled
+    compute: Callable | None = None,  # chunk_gradients, perhaps compiled
     **options: Any,  # of chunk_loss
 ) -> tuple[Tensor, int]:
     """The loss summed over all targets, and their number; `weights` has a factor for each. Pass
@@ -77,7 +77,7 @@ def loss(
     size = chunk_size(hidden, head.map.out_features)
     options["logit_softcap"] = head.logit_softcap
     if torch.is_grad_enabled():
-        compute = partial(gradients_of_chunk or chunk_gradients, **options)
+        compute = partial(compute or chunk_gradients, **options)
         return loss_with_gradients(compute, size, labels, hidden, parameters), count
 
     total = hidden.new_zeros(())
@@ -97,7 +97,7 @@ class PaddedHead(NamedTuple):
 
 
 def chunk_gradients(
-    rows_NC: Tensor, head: PaddedHead, labels: Sequence[Tensor], **options: Any
+    rows_NC: Tensor, padded: PaddedHead, labels: Sequence[Tensor], **options: Any
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """The loss of a chunk and its gradients: those of its rows, and of the head's parameters if it
     is trained. torch.compile makes one graph of this function, which serves any number of chunks.
@@ -106,18 +106,18 @@ def chunk_gradients(
 
     def loss_of(rows_NC: Tensor, *trained: Tensor) -> Tensor:
         # the parameters are inputs only if they are trained
-        logits = F.linear(rows_NC, *(trained or head.parameters))
+        logits = F.linear(rows_NC, *(trained or padded.parameters))
 
         # in bfloat16, a sum over the vocabulary would be off by a percent
         logits = logits.to(exact_dtype(rows_NC))
         if rows_NC.device.type in UNSLICED and not any(options.values()):
             # columns of padding are hidden: 50,257 of 50,304 would be read at half the speed
-            logits.detach()[:, head.vocab_size :] = -math.inf  # their gradient is 0
+            logits.detach()[:, padded.vocab_size :] = -math.inf  # their gradient is 0
         else:
-            logits = logits[:, : head.vocab_size]
+            logits = logits[:, : padded.vocab_size]
         return chunk_loss(logits, *labels, **options)
 
-    inputs = [rows_NC, *head.parameters] if head.is_trained else [rows_NC]
+    inputs = [rows_NC, *padded.parameters] if padded.is_trained else [rows_NC]
     if torch.compiler.is_compiling():
         # the form that torch.compile can trace; in eager mode it would import the compiler
         numbers = tuple(range(len(inputs)))
@@ -130,7 +130,7 @@ def chunk_gradients(
 
 
 def loss_with_gradients(
-    gradients_of_chunk: Callable,
+    compute: Callable,  # chunk_gradients, with the options of chunk_loss
     size: int,
     labels: Sequence[Tensor],  # targets, and weights if any
     hidden_NC: Tensor,
@@ -139,20 +139,20 @@ def loss_with_gradients(
     """The loss, for a backward pass that neither stores nor recomputes logits."""
     exact = exact_dtype(hidden_NC)
     low = matmul_dtype(hidden_NC)
-    head = padded_head(parameters, low)
-    trained = parameters if head.is_trained else []
+    padded = padded_head(parameters, low)
+    trained = parameters if padded.is_trained else []
 
     total = hidden_NC.new_zeros((), dtype=exact)
     row_grads = []
     gradients = [torch.zeros_like(parameter, dtype=exact) for parameter in trained]
 
     for rows_NC, *chunk in chunks(size, hidden_NC.detach().to(low), *labels):
-        value, (grad_NC, *head_grads) = gradients_of_chunk(rows_NC, head, chunk)
+        value, (grad_NC, *head_grads) = compute(rows_NC, padded, chunk)
         total += value
         row_grads.append(grad_NC)
 
         for gradient, added in zip(gradients, head_grads, strict=True):
-            gradient += added[: head.vocab_size]
+            gradient += added[: padded.vocab_size]
 
     gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
     rows_gradient = torch.cat(row_grads).type_as(hidden_NC)

@@ -67,7 +67,8 @@ class Rope(Position):
         inv_freq = self.scaling(inv_freq)
 
         angle = pos[:, None, :, None] * inv_freq
-        angle = torch.cat([-angle, angle], -1)  # (a, b) (cos, cos) + (b, a) (-sin, sin)
+        # (a, b) becomes (a, b) (cos, cos) + (b, a) (-sin, sin); -sin and cos are those of -angle
+        angle = torch.cat([-angle, angle], -1)
         cos = angle.cos()
         sin = angle.sin()
 

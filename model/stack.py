@@ -32,7 +32,8 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
-        # values for parameters of these names, which no config can set (see construct)
+        # for parts with parameters of these names, which no config may set: cross-attention and
+        # blocks that have one get other values than None below
         shared = {"causal": causal, "memory": None, "cross": None}
 
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):
@@ -152,7 +153,7 @@ class Stack(nn.Module):
         """The mask of self-attention, in its cheapest form. options: those of make_mask, which hide
         more than later tokens or add a bias; None does neither."""
         # as many queries as keys: torch has a flag that hides later tokens. A single query is the
-        # newest token: none is later (a cache with empty slots is not plain: `visible` hides them)
+        # newest token: none is later (but in replay.py, which hides empty slots by `visible`)
         is_square = q_pos.shape == k_pos.shape
         is_plain = all(option is None for option in options.values())
         if is_plain and (is_square or q_pos.shape[1] == 1):

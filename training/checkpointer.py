@@ -83,7 +83,7 @@ class Checkpointer:
         self.saved_step = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
-            # a best step that could not be written is tried again, until there is a better one
+            # what is left failed: a best step is tried again, until there is a better one
             failed = {step: old for step, old in self.unsaved.items() if step == state.best_step}
             self.unsaved = failed | {state.step: (copies, plain)}
             self.pending = self.executor.submit(self.write)

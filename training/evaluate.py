@@ -57,8 +57,10 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
     if is_own:
         node.update({name: stored[name] for name in DATA})
     elif "data" not in keys:
-        hint = "add data= and its settings, such as data=text data.path=book.txt"
-        raise ValueError(f"there is no data to evaluate {place} on; {hint}")
+        raise ValueError(
+            f"there is no data to evaluate {place} on; add data= and its settings, such as "
+            "data=text data.path=book.txt"
+        )
 
     if saved:
         node.train.update(stored["train"])
@@ -70,8 +72,10 @@ def build_run(place: str, which: str, overrides: list[str]) -> Run:
     is_made = is_own and stored["init_from"] is None
     data = load_data(config, None if is_made else tokenizer)
     if is_own and data.content_hash != saved["dataset"]:
-        hint = "add data= and its settings to evaluate on the text of today"
-        raise DataError(f"the text has changed since {place} was trained on it; {hint}")
+        raise DataError(
+            f"the text has changed since {place} was trained on it; add data= and its settings to "
+            "evaluate on the text of today"
+        )
 
     world = start(config)
     module = LossModule(model, config.loss).to(world.device)
@@ -101,8 +105,10 @@ def main(args: list[str] | None = None) -> None:
 
     for key in map(key_of, options.overrides):
         if not key.startswith(("parts", *OVERRIDES)):
-            hint = f"its settings are {', '.join(OVERRIDES)}, and --run names a run"
-            raise ValueError(f"{key} has no effect on an evaluation: {hint}")
+            raise ValueError(
+                f"{key} has no effect on an evaluation: its settings are {', '.join(OVERRIDES)}, "
+                "and --run names a run"
+            )
 
     place = str(options.run or newest_run())
     run = build_run(place, options.checkpoint or "latest", options.overrides)
@@ -118,8 +124,7 @@ def main(args: list[str] | None = None) -> None:
     step = run.state.step
     n = min(run.data.validation.n, options.limit or math.inf)
     if options.json:
-        row = {"run": place, "step": step, "examples": n}
-        print0(json.dumps(row | metrics))
+        print0(json.dumps({"run": place, "step": step, "examples": n} | metrics))
     else:
         print0(f"{place}, step {step:,}: {in_words(metrics)} ({n:,} examples)")
 

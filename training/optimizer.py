@@ -69,13 +69,12 @@ def make_muon(
     tables = set()
 
     for module in model.modules():
-        if isinstance(module, nn.Linear):
-            # queries have theirs already: their attention comes before them
-            shares.setdefault(module.weight, 1.0)
         if isinstance(module, MultiHeadAttention):
             # the updates of Muon all have one size; queries that are initialized smaller need
             # smaller ones: T5's, whose scores are not divided by sqrt(head_dim)
             shares[module.query.weight] = module.query_gain
+        if isinstance(module, nn.Linear):  # queries have come before, with their attention
+            shares.setdefault(module.weight, 1.0)
         if isinstance(module, Embedding):
             tables |= set(module.parameters())
 

@@ -54,12 +54,12 @@ class Meeting:
 
 
 def choose_parallel(config: Config, size: int) -> str:
-    parallel = config.parallel
-    if parallel == "auto":
-        parallel = "ddp"
+    parallel = "ddp" if config.parallel == "auto" else config.parallel
     if size == 1 and parallel != "none":
-        hint = "use torchrun --nproc_per_node=2 train.py, or parallel=auto"
-        raise ValueError(f"parallel={parallel} needs several processes; {hint}")
+        raise ValueError(
+            f"parallel={parallel} needs several processes; use torchrun --nproc_per_node=2 train.py, "
+            "or parallel=auto"
+        )
 
     if size > 1 and parallel == "none":
         raise ValueError(

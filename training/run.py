@@ -56,8 +56,8 @@ class Run(NamedTuple):
     @contextmanager
     def evaluated_weights(self, *others: Any) -> Iterator[ExitStack]:
         """A context without gradients in which the model has the weights to evaluate. Usually these
-        are its own; a schedule-free optimizer (one with a swap()), or one of the others, puts them
-        in the place of those that it trains. Others may be None."""
+        are its own, but a schedule-free optimizer (one with a swap()) exchanges them for those that
+        it trains. others: more that may have a swap(), such as the EMA, or None."""
         with torch.no_grad(), ExitStack() as stack:
             for owner in (*self.optimizers, *others):
                 if hasattr(owner, "swap"):

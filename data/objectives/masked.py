@@ -77,11 +77,13 @@ class Span(Objective):
         """Returns (the number of tokens removed, in how many spans)."""
         removed = min(max(1, round(self.noise_density * length)), length - 1)
         spans = max(1, round(removed / self.mean_span_length))
+
         return removed, min(spans, length - removed)
 
     def longest(self, length: int) -> int:
         """The longer of the lengths of source and target."""
         removed, spans = self.sizes(length)
+
         return max(length - removed + spans, removed + spans + 1)
 
     def batch(self, rows: ndarray, draw: Draw, tokenizer: Tokenizer) -> Batch:
@@ -114,6 +116,7 @@ def random_partition(words: ndarray, n: int) -> ndarray:
     partitions are equally likely."""
     n_rows, n_places = words.shape
     _, places = np.nonzero(random_subset_mask(words, n - 1))
+
     cuts = 1 + places.reshape(n_rows, n - 1)
     return np.diff(cuts, axis=1, prepend=0, append=n_places + 1)
 

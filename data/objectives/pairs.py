@@ -54,6 +54,7 @@ class Seq2Seq(Objective):
         half = (context + 1) // 2
         targets = np.minimum(targets, np.maximum(context - sources, half))
         sources = np.minimum(sources, context - targets)
+
         return np.stack([sources, targets], 1)
 
     def widths(self, lengths: ndarray) -> ndarray:
@@ -63,12 +64,11 @@ class Seq2Seq(Objective):
     def batch(self, sources: list[ndarray], targets: list[ndarray], tokenizer: Tokenizer) -> Batch:
         """`targets` have an end token unless they are truncated."""
         pad = tokenizer.pad
-        start = tokenizer.start
+        tokens = [np.insert(target[:-1], 0, tokenizer.start) for target in targets]
 
-        tokens = [np.insert(target[:-1], 0, start) for target in targets]
         n_tokens = sum(map(len, sources)) + sum(map(len, targets))
-        inputs = {}
 
+        inputs = {}
         if self.is_joined:
             tokens = list(map(np.append, sources, tokens))
             silent = [np.full(len(source), IGNORE_INDEX) for source in sources]

@@ -19,8 +19,7 @@ def find_files(path: str | list[str], cache: str) -> list[Path]:
     if not path:
         raise ValueError("data.path is empty; give a file, a folder or a glob")
     if isinstance(path, list):
-        listed = [file for name in path for file in find_files(str(name), cache)]
-        return list(dict.fromkeys(listed))
+        return list(dict.fromkeys(file for name in path for file in find_files(str(name), cache)))
 
     place = str(expand_user(path))
     if os.path.isfile(place):

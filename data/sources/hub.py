@@ -49,11 +49,9 @@ class Hub(Source):
         """The commit of a dataset on the Hub; offline, the last one that is known."""
         import huggingface_hub
 
-        name = f"{self.id}@{self.revision}.commit".replace("/", "--")
-        known = expand_user(self.cache) / name
+        known = expand_user(self.cache) / f"{self.id}@{self.revision}.commit".replace("/", "--")
         try:
-            api = huggingface_hub.HfApi()
-            commit = str(api.dataset_info(self.id, revision=self.revision).sha)
+            commit = str(huggingface_hub.dataset_info(self.id, revision=self.revision).sha)
         except Exception as error:  # from the network, through many libraries
             if known.exists():
                 return known.read_text()

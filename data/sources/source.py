@@ -12,7 +12,7 @@ from data.readers import read_chunks, stdlib_files
 
 
 class Document(NamedTuple):
-    """A text, a source and its target, or a conversation; without texts, the content of the file
+    """A text, a pair, or a conversation, in `texts`; without these, the content of the file
     `name`."""
 
     name: Path | str  # for messages; without texts, the path that is read

@@ -129,6 +129,7 @@ def template_of(backend: Any) -> Template:
     """The ids that the tokenizer puts before and after a text."""
     encoding = backend.encode("a")
     is_special = encoding.special_tokens_mask
+
     first = is_special.index(0)
     after = len(is_special) - is_special[::-1].index(0)
     return [encoding.ids[:first], encoding.ids[after:]]

@@ -91,8 +91,11 @@ class Tiktoken:
     def train(self, texts: Texts, specials: Sequence[str]) -> Tokenizer:
         import tiktoken_ext.openai_public as openai
 
-        hint = "connect once, set TIKTOKEN_CACHE_DIR to its folder or use tokenizer=bpe"
-        with errors_as(DataError, f"cannot download the encoding {self.encoding}; {hint}"):
+        message = (
+            f"cannot download the encoding {self.encoding}; connect once, set TIKTOKEN_CACHE_DIR to "
+            "its folder or use tokenizer=bpe"
+        )
+        with errors_as(DataError, message):
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
         id_of = published["mergeable_ranks"]
         ranks = to_base64(sorted(id_of, key=id_of.get))

@@ -40,20 +40,24 @@ def beam_search(
     active: list[tuple[float, Steps]] = [(0.0, [])]  # each with its log-probability
     best = []
     best_score = -math.inf
+
     for length in range(1, max_new_tokens + 1):
         own_BV = state.next_logits(tokens).log_softmax(-1)
         logprobs_BV = processor(state.rows, length - 1, own_BV) if processor else own_BV
         sums_B1 = logprobs_BV.new_tensor([[logprob] for logprob, _ in active])
         totals = (logprobs_BV + sums_B1).flatten()
+
         # twice as many as beams, so that enough remain if each beam also ends
         top = totals.topk(min(2 * beams, len(totals))).indices
         chosen = logprobs_BV.flatten()[top].tolist()
         own = own_BV.flatten()[top].tolist()
+
         if any(map(math.isnan, chosen)):  # topk ranks NaN first
             raise FloatingPointError(NOT_FINITE)
 
         rows = []
         longer: list[tuple[float, Steps]] = []
+
         for rank, index in enumerate(top.tolist()):
             row, i = divmod(index, logprobs_BV.shape[-1])
             logprob = active[row][0] + chosen[rank]
@@ -67,10 +71,10 @@ def beam_search(
                 longer.append((logprob, steps))
 
         # at best, each further token has probability 1; the best length depends on the penalty
-        lengths = (length + 1, max_new_tokens)
-        bounds = [score(logprob, n) for logprob, _ in longer for n in lengths]
+        bounds = [score(logprob, n) for logprob, _ in longer for n in (length + 1, max_new_tokens)]
         if max(bounds, default=-math.inf) <= best_score:
             return best
+
         tokens = branch(state, rows, [steps[-1].ids for _, steps in longer])
         active = longer
     return best

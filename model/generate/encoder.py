@@ -38,8 +38,7 @@ def fill_masks(
     logprobs_NV = logits_NV.float().log_softmax(-1)
     logprobs_NV[:, list(specials.values())] = -math.inf
 
-    vocab_size = logprobs_NV.shape[-1]
-    top = logprobs_NV.topk(min(TOP_K, vocab_size))
+    top = logprobs_NV.topk(min(TOP_K, logprobs_NV.shape[-1]))
     return zip(top.indices.tolist(), top.values.tolist(), strict=True)
 
 
@@ -56,8 +55,10 @@ def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]
     mode = " and ".join(filter(None, modes))
 
     if mode not in POOLINGS or "Dense" in modules:
-        reason = f"the imported model has {mode} pooling, or dense layers"
-        raise ValueError(f"{reason}, which --embed auto does not have; choose mean or first")
+        raise ValueError(
+            f"the imported model has {mode} pooling, or dense layers, which --embed auto does not "
+            "have; choose mean or first"
+        )
     return POOLINGS[mode], "Normalize" in modules
 
 
@@ -86,8 +87,8 @@ def filled(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
 
     if is_imported and config["model"]["head"].get("mlm_transform") is None:
         raise ValueError("this encoder was imported without a head; --embed gives vectors")
-    mask = specials["mask"]
 
+    mask = specials["mask"]
     for row in rows:
         if mask not in row.prompt_ids:
             raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")

@@ -21,9 +21,8 @@ def generation_rules(settings: str, options: Namespace) -> dict:
     """The rules in a generation_config.json, except those that the command line overrides. A 0, an
     empty list or a penalty of 1 is no rule, unless it is the id of a forced token."""
     found = json.loads(settings)
-    is_neutral = found.get("repetition_penalty") == 1
 
-    if is_neutral or options.repetition_penalty is not None:
+    if found.get("repetition_penalty") == 1 or options.repetition_penalty is not None:
         found["repetition_penalty"] = None
     given = {name: found.get(name) for name in NAMES.split()}
 
@@ -48,7 +47,7 @@ class LogitsProcessor:
         processed = []
 
         for row, prompt, logits_1V in zip(rows, cycle(self.prompts), logits_BV.split(1)):
-            # a row that slides has dropped tokens, which some rules count
+            # a row that outgrew the context has dropped tokens, which some rules count
             n_dropped = len(prompt) + step - len(row)
             ids = logits_1V.new_tensor([row[:1] * n_dropped + row], dtype=torch.long)
 

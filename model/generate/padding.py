@@ -17,9 +17,12 @@ def visible_slots(rows: Rows, size: int, device: torch.device) -> Tensor:
     return torch.arange(size or longest, device=device) >= starts_B1
 
 
-def slide(state: Any) -> None:
+def drop_older_half(state: Any) -> None:
     """Let rows longer than the context continue with their newer half, which is read again into
-    their last slots; the other rows stay as they are."""
+    the last slots in use; the other rows stay as they are.
+
+    With a context of 128, a row of 129 ids keeps 64. If it is alone, 65 slots are dropped, and the
+    63 ids before its newest are read into those that are left; the next step reads the newest."""
     context = state.model.context_length
     half = context // 2 or 1
 

@@ -111,9 +111,9 @@ def replayed(
         copies.append((copy, torch.cuda.current_stream().record_event()))
 
         # the host reads the ids of a step while the GPU computes the next ones; it must have read
-        # all if a row may have to slide, because that needs its newest ids
-        may_slide = max(map(len, state.rows)) + len(copies) > state.model.context_length
-        must_wait = may_slide or step + 1 == count
+        # all if a row may outgrow the context, because that needs its newest ids
+        may_outgrow = max(map(len, state.rows)) + len(copies) > state.model.context_length
+        must_wait = may_outgrow or step + 1 == count
 
         while copies and (must_wait or len(copies) > DELAY):
             copy, event = copies.popleft()

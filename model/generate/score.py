@@ -78,5 +78,4 @@ def print_table(found: dict) -> None:
         style = STYLES[min(int(bits / 4), 3)]
         console.print(Text(f"{bits:8.3f}  {token!r}", style))
 
-    total = f"{found['bits']:8.3f}  bits, {found['bits_per_byte']:.4f} bits per byte"
-    console.print(Text(total))
+    console.print(Text(f"{found['bits']:8.3f}  bits, {found['bits_per_byte']:.4f} bits per byte"))

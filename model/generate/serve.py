@@ -108,6 +108,7 @@ class Request:
         options = parse_options(flags)
         # not a seed, which clients also send for greedy decoding
         options.given = {"embed" if options.embed else "max_new_tokens"}
+
         self.sampler = sampler = type(client.sampler)(options, client.sampler.run)
 
         # requests with the same can be in one batch
@@ -124,6 +125,7 @@ class Request:
 
         self.rows = [sampler.encode(prompt, n) for prompt in prompts for n in range(options.n)]
         left_pad([row.prompt_ids for row in self.rows], sampler.model)  # checks their lengths
+
         for row in self.rows:
             row.request = self
 
@@ -144,6 +146,7 @@ class Request:
 
         for row, _ in self.sampler.complete(rows):
             request = row.request
+
             try:
                 request.client.check_connection()
                 if request.streams and not row.stream.finish_reason:

@@ -36,8 +36,9 @@ def load_transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        hint = "pip install -e '.[hub]' installs it"
-        raise HubError(f"Hugging Face formats need transformers ({error}); {hint}") from None
+        raise HubError(
+            f"Hugging Face formats need transformers ({error}); pip install -e '.[hub]' installs it"
+        ) from None
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -93,8 +93,10 @@ def auto_tokenizer(folder: Path) -> Any:
         folder, local_files_only=True, trust_remote_code=False
     )
     if not theirs.is_fast:
-        reason = f"{type(theirs).__name__} has no form in tokenizer.json"
-        raise HubError(f"{reason}, which is the only one that is supported")
+        raise HubError(
+            f"{type(theirs).__name__} has no form in tokenizer.json, which is the only one that is "
+            "supported"
+        )
     return theirs
 
 
