@@ -3,11 +3,11 @@ a GPU."""
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from configs.cli import warn
 from data.batch import Batch
@@ -52,23 +52,24 @@ def runs_out_of_memory(run: Run, train_module: Any, batch: Batch) -> bool:
     return False
 
 
-def without_traces(module: nn.Module) -> Any:
-    """A context in which forward passes start with the buffers of the time of this call, which may
-    be long before it is entered; on exit, all attributes and buffers are restored."""
-    copies = {
-        part: {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
-        for part in module.modules()
-    }
+def without_traces(module: nn.Module) -> AbstractContextManager[None]:
+    """A context for forward passes that leave no trace. They start with the buffers as they are at
+    this call, which may be long before the context is entered."""
+    return starting_with({part: copied_buffers(part) for part in module.modules()})
 
-    @contextmanager
-    def within() -> Iterator[None]:
-        before = {part: {**vars(part)} for part in module.modules()}
-        for part, copied in copies.items():
-            part._buffers = {**part._buffers, **copied}
-        try:
-            yield
-        finally:
-            for part, attributes in before.items():
-                vars(part).update(attributes)  # among them _buffers
 
-    return within()
+def copied_buffers(part: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
+
+
+@contextmanager
+def starting_with(copies: dict[nn.Module, dict[str, Tensor]]) -> Iterator[None]:
+    """Give modules these buffers; on exit, give them back the attributes that they had."""
+    before = {part: {**vars(part)} for part in copies}
+    for part, buffers in copies.items():
+        part._buffers = {**part._buffers, **buffers}
+    try:
+        yield
+    finally:
+        for part, attributes in before.items():
+            vars(part).update(attributes)  # among them _buffers
