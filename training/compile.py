@@ -71,22 +71,25 @@ def recompute_blocks(model: nn.Module) -> None:
 
 
 def recomputed(block: nn.Module, forward: Callable) -> Callable[..., Tensor]:
-    """A forward that is recomputed: the second pass reads the buffers, and what earlier layers
-    share, as the first one found them."""
+    """A forward that runs again for the backward pass, where it reads the buffers, and what earlier
+    layers share, as it found them first."""
 
-    def run(x: Tensor, context: AttentionContext, given: dict) -> Any:
-        own = UserDict(given)
-        return forward(x, context._replace(shared=own)), dict(own)
+    def one_pass(x: Tensor, context: AttentionContext, shared: dict) -> tuple[Tensor, UserDict]:
+        """Returns (the output, what is shared after it). `shared` stays as it is for the other
+        pass."""
+        own = UserDict(shared)  # not a dict: see model/stack.py
+        return forward(x, context._replace(shared=own)), own
 
-    def both(x: Tensor, context: AttentionContext) -> Tensor:
+    def both_passes(x: Tensor, context: AttentionContext) -> Tensor:
         if context.states:  # in decoding
             return forward(x, context)
         options: Any = {"use_reentrant": False}
         if not torch.compiler.is_compiling():  # a compiled graph leaves no traces
             options["context_fn"] = lambda: (nullcontext(), without_traces(block))
-        y, shared = checkpoint(run, x, context, dict(context.shared or {}), **options)
-        if context.shared is not None:
-            context.shared.update(shared)
+        shared = UserDict() if context.shared is None else context.shared
+        before = dict(shared)  # later layers change it before the second pass
+        y, after = checkpoint(one_pass, x, context, before, **options)
+        shared.update(after)
         return y
 
-    return both
+    return both_passes
