@@ -30,6 +30,8 @@ FIXED = (
     "optimizer.kind",
     "eval.max_examples",  # the losses that choose the best checkpoint
 )
+# of these groups, such as optimizer=, another option may be chosen
+CHANGEABLE_GROUPS = {"schedule"}
 # may change without a message
 UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")
 
@@ -79,29 +81,30 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
 
     check_code(run, stored, origin["code"])
     old_origin = {key: stored.pop(key, None) for key in ("choices", "overrides", "code", "frozen")}
-    changed = with_defaults(stored)
-    before = flatten(asdict(to_config(changed)))
+    settings = with_new_settings(stored)
+    before = flatten(asdict(to_config(settings)))
     for key in sorted(before.keys() - flatten(stored)):
         print0(f"{key} was added after this run was started, and is {show(before[key])}")
 
+    # an option that cannot change is only compared: what it brings may have been overridden
     keys = list(map(key_of, origin["overrides"]))
     options = {key: origin["choices"][key] for key in keys if key in origin["choices"]}
-    groups = options.keys() - {"schedule"}  # are compared: of those, none may change
+    fixed_groups = tuple(options.keys() - CHANGEABLE_GROUPS)
     for key in keys:
-        if key not in groups:
-            OmegaConf.update(changed, key, OmegaConf.select(node, key), merge=False)
-    config = to_config(changed)
+        if key not in fixed_groups:
+            OmegaConf.update(settings, key, OmegaConf.select(node, key), merge=False)
+    config = to_config(settings)
 
-    # compared are the options of groups, such as optimizer, and all settings, such as optimizer.lr
-    before |= {group: old_origin["choices"].get(group) for group in options}
-    tell_changes(before, options | flatten(asdict(config)), groups)
+    choices = old_origin["choices"]
+    tell_changes({group: choices.get(group) for group in options}, options, fixed_groups)
+    tell_changes(before, flatten(asdict(config)), FIXED)
 
-    old_origin["choices"] |= options
+    choices |= options
     old_origin["overrides"] = list(dict.fromkeys(old_origin["overrides"] + origin["overrides"]))
     return config, old_origin | {"code": origin["code"]}
 
 
-def with_defaults(stored: dict) -> Any:
+def with_new_settings(stored: dict) -> Any:
     """The settings of a run, with today's defaults for those that did not exist when it began."""
     usual = read_yaml(CONFIGS / "train.yaml")
     del usual["defaults"], usual["hydra"]
@@ -110,15 +113,16 @@ def with_defaults(stored: dict) -> Any:
     return OmegaConf.merge(usual, stored)
 
 
-def tell_changes(before: dict, after: dict, groups: set[str]) -> None:
-    """Print which settings have changed, and refuse a change of one that is FIXED or of a group."""
+def tell_changes(before: dict, after: dict, fixed: tuple[str, ...]) -> None:
+    """Print which values have changed, and refuse a change of one whose key starts with one of
+    `fixed`."""
     for key in after | before:  # also what was dropped, such as the weight of a source
         old = before.get(key)
         new = after.get(key)
         if new == old or key in UNTOLD:
             continue
 
-        if key.startswith(FIXED) or key in groups:
+        if key.startswith(fixed):
             change = f"{key} was {show(old)} in this run and is now {show(new)}"
             raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")
         print0(f"{key} was {show(old)} and is now {show(new)}")
