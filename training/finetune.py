@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from configs.cli import print0, warn
 from configs.compose import CONFIGS, read_yaml, to_config
+from configs.registry import Count, check_value
 from configs.schema import Config
 from data.corpus import build_data
 from model.pretrained import init_settings, load_pretrained
@@ -21,35 +22,35 @@ TUNABLE = r"model\.(context_length|dropout|head\.pooling|([a-z_]+\.)?kind)|optim
 
 
 def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictConfig, dict]:
-    """Returns (the settings with the model and tokenizer of init_from=, the option of each other
-    group). node: the settings without these; keys: those of the command line; choices: the option
-    of each group. Muon is used only if it is named: its learning rates would destroy a trained
-    model."""
+    """Put the model and tokenizer of init_from= in place of those that Hydra composed. Returns (the
+    settings, the option of each group that they still have). node: what Hydra composed; keys: those
+    of the command line; choices: the option of each group."""
     check_keys(keys)
-    start = init_settings(node.init_from)
+    found = init_settings(node.init_from)
+    settings: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
+    settings.model = found["model"]
+    settings.tokenizer = found["tokenizer"]
+    choices = {group: choices[group] for group in choices if group not in MODEL_GROUPS}
 
-    changed: Any = OmegaConf.create(OmegaConf.to_container(node, resolve=True))
-    changed.model = start["model"]
-    changed.tokenizer = start["tokenizer"]
-
-    kept = {group: choices[group] for group in choices if group not in MODEL_GROUPS}
+    # Muon is used only if it is named: its learning rates would destroy a trained model
     if "optimizer" not in keys and node.optimizer.kind == "muon":
-        kept["optimizer"] = "lora" if node.adapt.kind == "lora" else "finetune"
-        changed.optimizer = read_yaml(CONFIGS / f"optimizer/{kept['optimizer']}.yaml")
+        choices["optimizer"] = "lora" if node.adapt.kind == "lora" else "finetune"
+        settings.optimizer = read_yaml(CONFIGS / f"optimizer/{choices['optimizer']}.yaml")
 
     for key in keys:
         if re.fullmatch(TUNABLE, key):  # the command line has the last word
-            OmegaConf.update(changed, key, OmegaConf.select(node, key))
+            OmegaConf.update(settings, key, OmegaConf.select(node, key))
+    check_length(settings, found["model"]["context_length"])
+    if "model.head.pooling" in keys:  # then it has to fit the data, as that of a new model
+        build_data(replace(to_config(settings), init_from=None))
+    return settings, choices
 
-    wanted = changed.model.context_length
-    longest = start["model"]["context_length"]
-    if isinstance(wanted, int) and wanted > longest:
-        reason = f"and {node.init_from} has {longest}; it can only be shortened"
+
+def check_length(settings: Any, longest: int) -> None:
+    wanted = check_value("model.context_length", settings.model.context_length, Count)
+    if wanted > longest:
+        reason = f"and {settings.init_from} has {longest}; it can only be shortened"
         raise ValueError(f"model.context_length is {wanted}, {reason}")
-
-    if "model.head.pooling" in keys:  # then it is checked as that of a new model
-        build_data(replace(to_config(changed), init_from=None))
-    return changed, kept
 
 
 def check_keys(keys: list[str]) -> None:
