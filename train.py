@@ -233,7 +233,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
 
     # terms: custom modules with a method losses(), usually none; some need a count of the whole step
     if run.loss_module.terms:
-        run.loss_module.terms.count(run, micro_batches(batch, size, world.device), n_targets)
+        run.loss_module.terms.find_ratios(run, micro_batches(batch, size, world.device), n_targets)
     totals: dict[str, Tensor] = {}
     for micro_batch, is_last in micro_batches(batch, size, world.device):
         # only DDP reads it: gradients are exchanged once they are accumulated

@@ -20,20 +20,24 @@ def check_column(name: str) -> None:
 
 
 class Terms:
-    """The losses() of modules, each a mean or (sum, count). For the latter, the counts of the whole
-    step have to be known before its first backward pass: count() comes first, then add_to() in
-    each forward pass."""
+    """The losses() of modules, each a mean or (sum, count). What is added of them is divided by the
+    targets of the step later, as all losses are:
+
+        mean            mean * targets of the micro-batch
+        (sum, count)    sum * ratio, which is targets of the step / counts of the step
+
+    Ratios have to be known before the first backward pass of a step: find_ratios() comes first,
+    then add_to() in each forward pass."""
 
     def __init__(self, modules: list):
         self.modules = modules
         self.counts: Counter = Counter()  # {(module, name): count in the step}
-        self.ratios: dict[Any, Tensor] = {}  # {(module, name): targets per count}
-        self.has_counts = True  # until a step shows that all terms are means
+        self.ratios: dict[Any, Tensor] = {}  # {(module, name): ratio}
+        self.needs_ratios = True  # until the first step shows that all terms are means
 
-    def count(self, run: Run, batches: Any, n_targets: Any) -> None:
-        """Find the counts of a step, by forward passes that leave no trace. If all terms turn out
-        to be means, this happens only in the first step. batches: its micro_batches()."""
-        if not self.has_counts:
+    def find_ratios(self, run: Run, batches: Any, step_targets: Any) -> None:
+        """Count by forward passes that leave no trace. batches: the micro_batches() of a step."""
+        if not self.needs_ratios:
             return
 
         self.counts.clear()
@@ -48,25 +52,23 @@ class Terms:
 
         if self.counts:
             counts = world.sum(*self.counts.values())
-            ratios = n_targets / (counts + (counts == 0))  # if a count is zero, so is its sum
+            ratios = step_targets / (counts + (counts == 0))  # if a count is zero, so is its sum
             self.ratios = dict(zip(self.counts, ratios.float(), strict=True))
-        self.has_counts = bool(self.ratios)  # of this step, or of one before
+        self.needs_ratios = bool(self.ratios)  # of this step, or of one before
 
-    def add_to(self, losses: dict[str, Tensor], n_targets: int) -> None:
+    def add_to(self, losses: dict[str, Tensor], micro_targets: int) -> None:
         """Add each term to the losses of a micro-batch, which are sums over its targets."""
         for module in self.modules:
             for name, term in module.losses().items():
                 check_column(name)
                 if isinstance(term, tuple):
-                    total = self.scaled((module, name), *term)
+                    added = self.scaled((module, name), *term)
                 else:
-                    total = n_targets * term
-                losses[name] = losses.get(name, 0.0) + total
+                    added = micro_targets * term
+                losses[name] = losses.get(name, 0.0) + added
 
-    def scaled(self, key: Any, total: Tensor, count: Any) -> Tensor:
-        """A sum times the targets per count, so that the mean over the targets of the step is that
-        over the counts."""
-        if not self.has_counts:
+    def scaled(self, key: Any, total: Tensor, n: Any) -> Tensor:
+        if not self.needs_ratios:
             raise ValueError(f"{key[1]} was not (sum, count) in the first step; start with (0, 0)")
-        self.counts[key] += count
-        return total * self.ratios.get(key, 1.0)
+        self.counts[key] += n
+        return total * self.ratios.get(key, 1.0)  # none is known in the first pass

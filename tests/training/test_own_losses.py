@@ -94,7 +94,7 @@ def test_a_term_with_a_count_of_its_own_does_not_change_with_the_micro_batch(row
 def test_a_term_that_is_counted_later(monkeypatch):
     """Its count is known before the first backward pass of a step, or it is refused."""
     module = with_loss(make_model())
-    module.terms.has_counts = False  # as after a step without counts
+    module.terms.needs_ratios = False  # as after a step without counts
     monkeypatch.setattr(Own, "losses", lambda own: {"size": (own.mean, 2)})
     with pytest.raises(ValueError, match="size was not .sum, count. in the first step"):
         module(*make_batch())
