@@ -33,22 +33,23 @@ def explain(error: Exception) -> tuple[int | None, str]:
     """Returns (exit code, sentence); the code of a bug is None."""
     message = str(error) or "out of memory"  # Python's MemoryError says nothing
     reason = message.partition("\n")[0]
-    codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    code = getattr(error, "exit_code", next(codes, None))
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
         return 2, explain_hydra(error)
-    if isinstance(error, BrokenPipeError):  # from train.py, reported by training/settings.py
-        return code, "the output pipe was closed"
-    if isinstance(error, OSError) and error.strerror:
-        return code, f"{error.filename or 'the system'}: {error.strerror.lower()}"
-    if isinstance(error, UnicodeEncodeError):
-        return code, f"{message}; set PYTHONUTF8=1 for names and texts beyond ASCII"
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
         return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a size="
     if isinstance(error, RuntimeError) and "can't start new thread" in reason:
         return 6, f"the system allows no more threads ({reason}); raise ulimit -u"
     if isinstance(error, RuntimeError) and LOST_PEER.search(message):
         return 7, f"another process of this run has ended or does not respond ({reason})"
+
+    codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    code = getattr(error, "exit_code", next(codes, None))
+    if isinstance(error, BrokenPipeError):  # from train.py, reported by training/settings.py
+        return code, "the output pipe was closed"
+    if isinstance(error, OSError) and error.strerror:
+        return code, f"{error.filename or 'the system'}: {error.strerror.lower()}"
+    if isinstance(error, UnicodeEncodeError):
+        return code, f"{message}; set PYTHONUTF8=1 for names and texts beyond ASCII"
     return code, message
 
 
@@ -98,12 +99,19 @@ def unknown_setting(key: str) -> str:
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """A hint with the nearest known name whose last part, or a synonym of it, looks like that of
     this one: model.attention.windw looks like `window`, which means sliding_window."""
-    others = read_yaml(CONFIGS / "synonyms.yaml")
-    meaning = {str(other): ours for ours in others for other in others[ours]}
-    last = name.rpartition(".")[2]
-    words = [key.rpartition(".")[2] for key in known]
-    alike = [name] if name in meaning else get_close_matches(last, [*words, *meaning], 3, 0.75)
-    ends = tuple(f".{meaning.get(word, word)}" for word in alike)
-    keys = [key for key in known if f".{key}".endswith(ends)]
+    synonyms = read_yaml(CONFIGS / "synonyms.yaml")
+    meaning = {str(other): ours for ours in synonyms for other in synonyms[ours]}
+    if name in meaning:
+        meant = [meaning[name]]
+    else:
+        words = [*map(last_part, known), *meaning]
+        alike = get_close_matches(last_part(name), words, 3, 0.75)
+        meant = [meaning.get(word, word) for word in alike]
+
+    keys = [key for key in known if any(f".{key}".endswith(f".{end}") for end in meant)]
     near = get_close_matches(name, keys, 1, 0)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+def last_part(key: str) -> str:
+    return key.rpartition(".")[2]
