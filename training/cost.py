@@ -69,7 +69,8 @@ def count(config: Config, precision: Precision, vocab_size: int) -> Cost | None:
 
     # per logit of a chunk: it and its gradient, each in 32 and in 16 bits. Per weight of the head:
     # its gradient in 32 bits; that of a chunk, and the cast of the weight, in 16
-    loss = vocab_size * (12 * GPU_CHUNK + 8 * config.model.d_model)
+    n_logits = len(config.model.classes or []) or vocab_size
+    loss = n_logits * (12 * GPU_CHUNK + 8 * config.model.d_model)
     return Cost(model, states, flops, activations, loss)
 
 
