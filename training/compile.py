@@ -26,8 +26,7 @@ def compile_module(module: LossModule, config: Config, world: World) -> None:
     hooks of FSDP run between them."""
     compile = partial(compiled, is_optional=config.compile == "auto", failures=[])
     blocks = blocks_of(module)
-    is_recomputed = config.train.recompute == "block"
-    if is_recomputed or world.parallel == "fsdp" or len(blocks) >= MANY_BLOCKS:
+    if config.train.recompute == "block" or world.parallel == "fsdp" or len(blocks) >= MANY_BLOCKS:
         for block in blocks:
             block.forward = compile(block.forward, block)
     else:
@@ -36,9 +35,7 @@ def compile_module(module: LossModule, config: Config, world: World) -> None:
     module.chunk_gradients = compile(module.chunk_gradients, module)
 
 
-def compiled(
-    eager: Callable, owner: nn.Module, is_optional: bool, failures: list[Exception]
-) -> Callable:
+def compiled(eager: Callable, owner: nn.Module, is_optional: bool, failures: list) -> Callable:
     """The function of a module, compiled by torch.compile, but only in training: each new length of
     a text would be compiled again. If that is optional, it runs eagerly after the first failure."""
     from torch._dynamo.exc import TorchDynamoException
@@ -46,20 +43,18 @@ def compiled(
     fast = torch.compile(eager)
 
     def function(*inputs: Any, **options: Any) -> Any:
-        is_training = owner.training and torch.is_grad_enabled()
-        if failures or not is_training:
-            return eager(*inputs, **options)
-        try:
-            return fast(*inputs, **options)
-        except TorchDynamoException as error:
-            if not is_optional:
-                raise
+        if owner.training and torch.is_grad_enabled() and not failures:
+            try:
+                return fast(*inputs, **options)
+            except TorchDynamoException as error:
+                if not is_optional:
+                    raise
 
-            # the first line may only name the backend
-            reason = " ".join(str(error).splitlines()[:2])
-            warn(f"training continues uncompiled, and slower: torch.compile failed ({reason})")
-            failures.append(error)
-            return eager(*inputs, **options)
+                # the first line may only name the backend
+                reason = " ".join(str(error).splitlines()[:2])
+                warn(f"training continues uncompiled, and slower: torch.compile failed ({reason})")
+                failures.append(error)
+        return eager(*inputs, **options)
 
     return function
 
@@ -70,11 +65,11 @@ def recompute_blocks(model: nn.Module) -> None:
         block.forward = recomputed(block, block.forward)
 
 
-def recomputed(block: nn.Module, forward: Callable) -> Callable[..., Tensor]:
+def recomputed(block: nn.Module, forward: Callable) -> Callable:
     """A forward that runs again for the backward pass, where it reads the buffers, and what earlier
     layers share, as it found them first."""
 
-    def one_pass(x: Tensor, context: AttentionContext, shared: dict) -> tuple[Tensor, UserDict]:
+    def one_pass(x: Tensor, context: AttentionContext, shared: dict) -> Any:
         """Returns (the output, what is shared after it). `shared` stays as it is for the other
         pass."""
         own = UserDict(shared)  # not a dict: see model/stack.py
@@ -87,8 +82,8 @@ def recomputed(block: nn.Module, forward: Callable) -> Callable[..., Tensor]:
         if not torch.compiler.is_compiling():  # a compiled graph leaves no traces
             options["context_fn"] = lambda: (nullcontext(), without_traces(block))
         shared = UserDict() if context.shared is None else context.shared
-        before = dict(shared)  # later layers change it before the second pass
-        y, after = checkpoint(one_pass, x, context, before, **options)
+        # a copy: later layers change it before the second pass
+        y, after = checkpoint(one_pass, x, context, dict(shared), **options)
         shared.update(after)
         return y
 
