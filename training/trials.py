@@ -3,11 +3,11 @@ a GPU."""
 
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from configs.cli import warn
 from data.batch import Batch
@@ -52,18 +52,17 @@ def runs_out_of_memory(run: Run, train_module: Any, batch: Batch) -> bool:
     return False
 
 
-def without_traces(module: nn.Module) -> AbstractContextManager[None]:
+def without_traces(module: nn.Module) -> Any:
     """A context for forward passes that leave no trace. They start with the buffers as they are at
     this call, which may be long before the context is entered."""
-    return starting_with({part: copied_buffers(part) for part in module.modules()})
-
-
-def copied_buffers(part: nn.Module) -> dict[str, Tensor]:
-    return {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
+    copies = {}
+    for part in module.modules():
+        copies[part] = {name: buffer.clone() for name, buffer in part.named_buffers(recurse=False)}
+    return starting_with(copies)
 
 
 @contextmanager
-def starting_with(copies: dict[nn.Module, dict[str, Tensor]]) -> Iterator[None]:
+def starting_with(copies: dict[nn.Module, dict]) -> Iterator[None]:
     """Give modules these buffers; on exit, give them back the attributes that they had."""
     before = {part: {**vars(part)} for part in copies}
     for part, buffers in copies.items():
