@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from configs.cli import print0, warn
 from configs.compose import CONFIGS, read_yaml, to_config
-from configs.registry import Count, check_value
 from configs.schema import Config
 from data.corpus import build_data
 from model.pretrained import init_settings, load_pretrained
@@ -40,17 +39,16 @@ def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictCo
     for key in keys:
         if re.fullmatch(TUNABLE, key):  # the command line has the last word
             OmegaConf.update(settings, key, OmegaConf.select(node, key))
-    check_length(settings, found["model"]["context_length"])
+
+    wanted = settings.model.context_length
+    longest = found["model"]["context_length"]
+    if isinstance(wanted, int | float) and wanted > longest:  # 1e3 is an integer, too
+        reason = f"and {node.init_from} has {longest}; it can only be shortened"
+        raise ValueError(f"model.context_length is {wanted}, {reason}")
+
     if "model.head.pooling" in keys:  # then it has to fit the data, as that of a new model
         build_data(replace(to_config(settings), init_from=None))
     return settings, choices
-
-
-def check_length(settings: Any, longest: int) -> None:
-    wanted = check_value("model.context_length", settings.model.context_length, Count)
-    if wanted > longest:
-        reason = f"and {settings.init_from} has {longest}; it can only be shortened"
-        raise ValueError(f"model.context_length is {wanted}, {reason}")
 
 
 def check_keys(keys: list[str]) -> None:
