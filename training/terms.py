@@ -10,12 +10,11 @@ from training.run import Run
 from training.trials import without_traces
 
 # columns of metrics.jsonl: no other loss or metric may have these names
-RESERVED = {"step", "tokens", "seconds", "tokens_per_second", "mfu", "full"}
-RESERVED |= {"loss", "lr", "grad_norm"}
+TAKEN = {"step", "tokens", "seconds", "tokens_per_second", "mfu", "full", "loss", "lr", "grad_norm"}
 
 
 def check_column(name: str) -> None:
-    if name in RESERVED or name.startswith("val_"):
+    if name in TAKEN or name.startswith("val_"):
         raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
 
 
