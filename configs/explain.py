@@ -20,9 +20,7 @@ EXIT_CODES = {
     ValueError: 2,
     argparse.ArgumentError: 2,
 }
-LOST_PEER = re.compile(
-    "gloo|NCCL|remote process|[Tt]imed out|Broken pipe|Connection (closed|reset)"
-)
+LOST_PEER = "gloo|NCCL|remote process|[Tt]imed out|Broken pipe|Connection (closed|reset)"
 HINTS = {  # printed after the options of a group
     "model": "; size= sets the size, init_from= loads a model: init_from=openai-community/gpt2-medium",
     "data": "; a file is read by data=text or data=table, conversations by data=chat, and data.path=...",
@@ -37,10 +35,11 @@ def explain(error: Exception) -> tuple[int | None, str]:
         return 2, explain_hydra(error)
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in reason:
         return 6, f"out of memory ({reason}); lower train.micro_batch_size, or choose a size="
-    if isinstance(error, RuntimeError) and "can't start new thread" in reason:
-        return 6, f"the system allows no more threads ({reason}); raise ulimit -u"
-    if isinstance(error, RuntimeError) and LOST_PEER.search(message):
-        return 7, f"another process of this run has ended or does not respond ({reason})"
+    if isinstance(error, RuntimeError):
+        if "can't start new thread" in reason:
+            return 6, f"the system allows no more threads ({reason}); raise ulimit -u"
+        if re.search(LOST_PEER, message):
+            return 7, f"another process of this run has ended or does not respond ({reason})"
 
     codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     code = getattr(error, "exit_code", next(codes, None))
@@ -101,17 +100,10 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     this one: model.attention.windw looks like `window`, which means sliding_window."""
     synonyms = read_yaml(CONFIGS / "synonyms.yaml")
     meaning = {str(other): ours for ours in synonyms for other in synonyms[ours]}
-    if name in meaning:
-        meant = [meaning[name]]
-    else:
-        words = [*map(last_part, known), *meaning]
-        alike = get_close_matches(last_part(name), words, 3, 0.75)
-        meant = [meaning.get(word, word) for word in alike]
-
-    keys = [key for key in known if any(f".{key}".endswith(f".{end}") for end in meant)]
-    near = get_close_matches(name, keys, 1, 0)
+    *_, last = name.split(".")
+    words = [key.rpartition(".")[2] for key in known]
+    alike = [name] if name in meaning else get_close_matches(last, [*words, *meaning], 3, 0.75)
+    ends = tuple(f".{meaning.get(word, word)}" for word in alike)  # of ".model.ffn.d_ff"
+    meant = [key for key in known if f".{key}".endswith(ends)]
+    near = get_close_matches(name, meant, 1, 0)
     return f" (did you mean {near[0]}?)" if near else ""
-
-
-def last_part(key: str) -> str:
-    return key.rpartition(".")[2]

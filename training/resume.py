@@ -98,7 +98,6 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     choices = old_origin["choices"]
     tell_changes({group: choices.get(group) for group in options}, options, fixed_groups)
     tell_changes(before, flatten(asdict(config)), FIXED)
-
     choices |= options
     old_origin["overrides"] = list(dict.fromkeys(old_origin["overrides"] + origin["overrides"]))
     return config, old_origin | {"code": origin["code"]}
