@@ -19,34 +19,31 @@ def encode_marked(
     special tokens written out. Else each [MASK] becomes a special token: for an encoder the mask,
     for T5 the next sentinel, for an objective with tokens `around` pieces (<prefix> a <suffix> b
     <middle>) the one between them; for other models it is ordinary text."""
-    before, after = template
-
-    count = text.count(MASK)
-    specials = tokenizer.specials
-    marks = [specials[name] for name in specials if name.startswith("sentinel")]
-
     if special:
         if tokenizer.splits_specials:
             raise ValueError(f"--special has no effect: {SPLIT}")
+        ids, _ = tokenizer.encode_specials(text)
+        return [], ids, []
 
-        before, after, marks = [], [], []
-    elif around and count:
+    before, after = template
+    specials = tokenizer.specials
+    count = text.count(MASK)
+
+    if around and count:
         first, *marks, last = [specials[name] for name in around]
         before = [*before, first]
         after = [last, *after]
     elif "mask" in specials:
         marks = [specials["mask"]] * count
+    else:
+        marks = [specials[name] for name in specials if name.startswith("sentinel")][:count]
 
-    too_many = count > len(marks) > 0
-    too_few = around and 0 < count < len(marks)
-    if too_many or too_few:
+    if marks and len(marks) != count:  # without marks, it is text
         raise ValueError(f"the prompt has {count} {MASK}; this run has {len(marks)}")
-    marks = marks[:count]
 
-    if special or (tokenizer.text and (marks or "mask" in specials)):
+    if tokenizer.text and (marks or "mask" in specials):
         # an imported tokenizer decides which white space belongs to a mark
         written = tokenizer.special_texts()
-
         for mark in marks:
             text = text.replace(MASK, written[mark], 1)
         ids, _ = tokenizer.encode_specials(text)
