@@ -45,7 +45,7 @@ KEYS = {  # {key of the file: option of the spec, or what metadata() adds to the
     "attention.sliding_window": SIZE,
 }
 WIDTHS = ("attention.head_dim", "attention.v_head_dim")
-# {class that llama.cpp has: what it reads of WIDTHS, SIZE and biases, besides all other KEYS}
+# {class that llama.cpp has: what it reads of WIDTHS, SIZE and biases}; each reads the other KEYS
 ARCHITECTURES = {
     "gpt2": (),
     "llama": (*WIDTHS, "attention.bias", "attention.o_bias", "ffn.bias"),
@@ -85,20 +85,21 @@ def export_gguf(
         folder = Path(home, "hf")
         draft = Path(home, file.name)
         found, hf_model = export(model, tokenizer, folder, family)
-        name = architecture(found)
-        writer = gguf.GGUFWriter(draft, name)
+        refuse_unread(found)
+        arch = found.family.model_type.removesuffix("_text")
+        writer = gguf.GGUFWriter(draft, arch)
         writer.add_name(file.stem)
         for key, value in metadata(found.spec).items():
             add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
-            add(f"{name}.{key}", value)
+            add(f"{arch}.{key}", value)
         add_tokenizer(writer, tokenizer, folder)
 
-        arch = gguf.MODEL_ARCH[name.upper()]
-        names: Any = gguf.get_tensor_name_map(arch, found.spec["n_layers"])
+        known = gguf.MODEL_ARCH[arch.upper()]
+        names: Any = gguf.get_tensor_name_map(known, found.spec["n_layers"])
         # olmo2 of llama.cpp has no tied head
-        tensors = hf_model.state_dict() if name == "olmo2" else model_tensors(hf_model)
+        tensors = hf_model.state_dict() if arch == "olmo2" else model_tensors(hf_model)
         for hf_name, weight in tensors.items():
-            weight = arranged(weight, hf_name, name, found.spec)
+            weight = arranged(weight, hf_name, arch, found.spec)
             kind = gguf.GGMLQuantizationType[dtype.upper() if weight.ndim > 1 else "F32"]
             with naming(f"--dtype {dtype}"):
                 data = gguf.quants.quantize(weight.contiguous().numpy(), kind)
@@ -113,23 +114,21 @@ def export_gguf(
     return f"{file}: for llama-completion -m {file}"
 
 
-def architecture(found: Match) -> str:
-    """The name in llama.cpp of what computes the same: what it does not read from a file must be as
-    in the defaults of the class."""
+def refuse_unread(found: Match) -> None:
+    """Refuse a class that llama.cpp does not have, and options that it does not read from a file,
+    unless they are the defaults of the class."""
     family, spec, config = found
-    name = family.model_type
-    if name not in ARCHITECTURES:
+    if family.model_type not in ARCHITECTURES:
         raise HubError(
-            f"{name} cannot be written as GGUF; try --family llama, or train model=llama "
+            f"{family.model_type} cannot be written as GGUF; try --family llama, or train model=llama "
             "(or gpt2, qwen2, smollm3, gemma3 or olmo2)"
         )
 
-    read = {*KEYS.values()}.difference(WIDTHS, [SIZE]).union(ARCHITECTURES[name])
+    read = {*KEYS.values()} - {*WIDTHS, SIZE} | {*ARCHITECTURES[family.model_type]}
     usual = type(config)(**{key: getattr(config, key) for key in SIZES})
     with naming("llama.cpp"):
         own = {option: spec[option] for option in read & spec.keys()}
         refuse_changes(spec, read_config(family, usual) | own)
-    return name.removesuffix("_text")
 
 
 def metadata(spec: Spec) -> Spec:
@@ -142,13 +141,13 @@ def metadata(spec: Spec) -> Spec:
     return {key: options[name] for key, name in KEYS.items() if options.get(name) is not None}
 
 
-def arranged(weight: Tensor, hf_name: str, name: str, spec: Spec) -> Tensor:
+def arranged(weight: Tensor, hf_name: str, arch: str, spec: Spec) -> Tensor:
     """A tensor as it is in the file."""
-    if name == "gpt2" and ".h." in hf_name:
+    if arch == "gpt2" and ".h." in hf_name:
         return weight.t()
-    if name == "gemma3" and hf_name.endswith("norm.weight"):
+    if arch == "gemma3" and hf_name.endswith("norm.weight"):
         return weight + 1
-    if name in ("llama", "smollm3") and re.search("[qk]_proj", hf_name):
+    if arch in ("llama", "smollm3") and re.search("[qk]_proj", hf_name):
         # rope pairs channels 2i and 2i + 1
         halves = weight.unflatten(0, (-1, 2, spec["attention.head_dim"] // 2))
         return halves.transpose(1, 2).flatten(0, 2)
@@ -156,25 +155,28 @@ def arranged(weight: Tensor, hf_name: str, name: str, spec: Spec) -> Tensor:
 
 
 def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write how llama.cpp splits a text, the tokens and their types, and what surrounds a text."""
     import gguf
 
     special = gguf.SpecialVocab(folder, load_merges=True)
     library = auto_tokenizer(folder).backend_tokenizer
-    name = name_of_split(library, special.merges)
-    warn_of_ids(library, name)
+    split = name_of_split(library, special.merges)
+    warn_of_ids(library, split)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(name)
+    writer.add_tokenizer_pre(split)
 
     kinds = gguf.TokenType
+    tokens = []
     types = []
-    tokens = [library.id_to_token(i) for i in range(tokenizer.vocab_size)]
     added = library.get_added_tokens_decoder()
-    for i, token in enumerate(tokens):
+    for i in range(tokenizer.vocab_size):
+        token = library.id_to_token(i)
+        kind = kinds.NORMAL if token else kinds.UNUSED
         if i in added:
-            types.append(kinds.CONTROL if added[i].special else kinds.USER_DEFINED)
-        else:
-            types.append(kinds.NORMAL if token else kinds.UNUSED)
-    writer.add_token_list([token or f"[PAD{i}]" for i, token in enumerate(tokens)])
+            kind = kinds.CONTROL if added[i].special else kinds.USER_DEFINED
+        tokens.append(token or f"[PAD{i}]")
+        types.append(kind)
+    writer.add_token_list(tokens)
     writer.add_token_types(types)
 
     before, after = tokenizer.template
@@ -199,14 +201,14 @@ def name_of_split(library: Any, merges: Any) -> str:
     raise HubError("llama.cpp has no such tokenizer; train with tokenizer=bpe (or byte, gpt2)")
 
 
-def warn_of_ids(library: Any, name: str) -> None:
+def warn_of_ids(library: Any, split: str) -> None:
     """Tell what llama.cpp does in another way, which changes the ids of some texts."""
     added = library.get_added_tokens_decoder().values()
     differences = {
         "does not normalize text": library.normalizer is not None,
         "keeps spaces around added tokens": any(token.lstrip or token.rstrip for token in added),
         "finds added tokens within words": any(token.single_word for token in added),
-        "applies merges in another way": library.model.ignore_merges != (name == "llama-bpe")
+        "applies merges in another way": library.model.ignore_merges != (split == "llama-bpe")
         and has_unmerged_words(library),
     }
 
