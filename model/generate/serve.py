@@ -59,6 +59,8 @@ class Client(BaseHTTPRequestHandler):
 
             WAITING.append(request)
             WORKER.submit(request.generate).result()
+            if not request.is_done:
+                raise RuntimeError("it failed in a batch with another request")
             answer = request.answer(request.rows)
         except Exception as error:  # whatever was asked, the server goes on
             status = 400
@@ -88,6 +90,8 @@ class Client(BaseHTTPRequestHandler):
 class Request:
     """What a client asks, as a command line of sample.py, and how it is answered."""
 
+    is_done = False
+
     def __init__(self, client: Client, settings: dict):
         self.client = client
         self.kind, field, *flags = REQUESTS[client.path]
@@ -106,7 +110,8 @@ class Request:
                 raise ValueError(f"unknown setting {name}; choose from {', '.join(FLAGS)}")
 
         options = parse_options(flags)
-        # not a seed, which clients also send for greedy decoding
+        # what the sampler checks: that this model can embed, or generate. It would also refuse
+        # settings without effect, such as a seed, which clients send for greedy decoding, too
         options.given = {"embed" if options.embed else "max_new_tokens"}
 
         self.sampler = sampler = type(client.sampler)(options, client.sampler.run)
@@ -126,11 +131,9 @@ class Request:
         self.rows = [sampler.encode(prompt, n) for prompt in prompts for n in range(options.n)]
         left_pad([row.prompt_ids for row in self.rows], sampler.model)  # checks their lengths
 
-        for row in self.rows:
-            row.request = self
-
     def generate(self) -> None:
-        """Generate for this request, and for those that can be in one batch with it."""
+        """Generate for this request, and for those that can be in one batch with it. After an error
+        none of them is done, nor tried again: their rows have begun."""
         if self not in WAITING:
             return  # another one has done so
 
@@ -139,13 +142,14 @@ class Request:
             n = len(WAITING)
             time.sleep(GATHER)
 
-        WAITING.remove(self)  # after an error, the others try it themselves
+        batch = [request for request in WAITING if request.batch_key == self.batch_key]
+        for request in batch:
+            WAITING.remove(request)
 
-        others = [request for request in WAITING if request.batch_key == self.batch_key]
-        rows = [row for request in (self, *others) for row in request.rows]
-
+        owners = {id(row): request for request in batch for row in request.rows}
+        rows = [row for request in batch for row in request.rows]
         for row, _ in self.sampler.complete(rows):
-            request = row.request
+            request = owners[id(row)]
 
             try:
                 request.client.check_connection()
@@ -155,8 +159,8 @@ class Request:
                 for own in request.rows:
                     own.stream.finish_reason = "stop"
 
-        for request in others:
-            WAITING.remove(request)
+        for request in batch:
+            request.is_done = True
 
     def answer(self, rows: list) -> str:
         """The vectors, or the texts; of a stream, what is new in them."""
