@@ -20,8 +20,8 @@ def escape(text: object) -> str:
 
 
 def print0(text: object = "", file: TextIO | None = None) -> None:
-    """Print text that may come from a file or a model. Of the processes that torchrun started, only
-    the first does."""
+    """Print text that may come from a file or a model, to stdout or `file`. Of the processes that
+    torchrun started, only the first does."""
     if os.environ.get("RANK", "0") == "0":
         print(escape(text), file=file, flush=True)
 
@@ -88,7 +88,7 @@ def report(error: Exception) -> int:
         traceback.print_exception(error)
     if code is not None:
         line = sentence.replace("\n", "\\n")
-        sys.stderr.write(escape(f"error: {line:.1000}\n"))
+        print(escape(f"error: {line:.1000}"), file=sys.stderr)  # noqa: T201  by each process
     return code or 1
 
 

@@ -31,7 +31,7 @@ class Bigrams(nn.Module):
         if tokens_BT is None:
             raise ValueError("model.bigrams needs ids: give the stack tokens=, or set it to null")
 
-        # of all tokens that may be read: in decoding, also those of earlier steps
+        # the tokens that may be read: in decoding, those of earlier steps, too
         new = x, tokens_BT[..., None]
         all_BSC, ids_BS1 = new if cache is None else cache.append(*new)
 

@@ -161,11 +161,10 @@ def loss_with_gradients(
 
 def padded_head(parameters: list[nn.Parameter], dtype: torch.dtype) -> PaddedHead:
     vocab_size = len(parameters[0])
-    copies = []
-    for parameter in parameters:
-        other_axes = [0, 0] * (parameter.ndim - 1)
-        copy = parameter.detach().to(dtype)
-        copies.append(F.pad(copy, [*other_axes, 0, -vocab_size % ALIGNMENT]))
+    padding = -vocab_size % ALIGNMENT
+    copies = [parameter.detach().to(dtype) for parameter in parameters]
+    if padding:
+        copies = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in copies]
     return PaddedHead(copies, vocab_size, any(p.requires_grad for p in parameters))
 
 

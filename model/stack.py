@@ -95,7 +95,6 @@ class Stack(nn.Module):
         if caches:
             q_slots, k_slots = caches.slots.reserve(x)
         q_pos, k_pos = self.position_numbers(q_slots, k_slots, visible, documents)
-
         common = AttentionContext(
             memory=memory,
             memory_mask=memory_mask,
@@ -115,8 +114,8 @@ class Stack(nn.Module):
         for i, block in enumerate(self.blocks):
             states = caches.layers[i] if caches else {}
             x = block(x, contexts[i]._replace(states=states))
-
-        return self.final_norm(x)
+        x = self.final_norm(x)
+        return x
 
     def make_contexts(
         self,
@@ -131,7 +130,6 @@ class Stack(nn.Module):
         position encoding and window share one."""
         rotations: Any = {}
         contexts = {}
-
         for encoding, window in dict.fromkeys(self.context_keys):  # in order, unlike a set
             if encoding not in rotations:
                 rotations[encoding] = encoding.rotary(x, q_pos)
