@@ -8,12 +8,11 @@ from configs.registry import build
 from configs.schema import Config
 from data.chat import fit_to_chat
 from data.loader import TokenLoader
-from data.mix import SOURCES, Mix, load_mix  # the last file that adds to SOURCES
+from data.mix import SOURCES, Mix, MixCorpus, PairMix, TokenMix  # the last to add to SOURCES
 from data.objectives import OBJECTIVES, Classify, Objective
 from data.pairs import PairLoader
 from data.prepare import prepare
 from data.sources import Source
-from data.splits import HeldOut
 from data.tokenizers.huggingface import drop_template
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TRAINERS, Pretrained
@@ -93,27 +92,31 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     else:
         trainer = build("tokenizer", TRAINERS, config.tokenizer)
 
-    def load(one: Source, trainer: Any, seed: Any, held_out: HeldOut | None = None) -> Loaders:
-        # also called by load_mix, for each source
-        verify = bool(config.resume)  # then all tokens must be those that the run has seen
-        corpus = prepare(one, trainer, objective.specials, verify, held_out)
-        if isinstance(objective, Classify):
-            objective.find_classes(corpus.train, corpus.validation)
-
-        options = objective, corpus.tokenizer, config.train.batch_size, seed
-        kind = TokenLoader if objective.input_kind == "text" else PairLoader
-        return Loaders(
-            objective,
-            node,
-            corpus.content_hash,
-            corpus.tokenizer,
-            kind(corpus.train, *options),
-            kind(corpus.validation, *options),
-        )
-
+    verify = bool(config.resume)  # then all tokens must be those that the run has seen
+    is_text = objective.input_kind == "text"
+    corpus: Any
+    kind: type[TokenLoader | PairLoader]
     if isinstance(source, Mix):
-        return load_mix(source, trainer, objective.specials, config.seed, load)
-    return load(source, trainer, config.seed)
+        corpus = MixCorpus(source, trainer, objective.specials, verify)
+        parts = corpus.parts
+        kind = TokenMix if is_text else PairMix
+    else:
+        corpus = prepare(source, trainer, objective.specials, verify)
+        parts = [corpus]
+        kind = TokenLoader if is_text else PairLoader
+
+    if isinstance(objective, Classify):
+        objective.find_classes(parts)
+
+    options = objective, corpus.tokenizer, config.train.batch_size, config.seed
+    return Loaders(
+        objective,
+        node,
+        corpus.content_hash,
+        corpus.tokenizer,
+        kind(corpus.train, *options),
+        kind(corpus.validation, *options),
+    )
 
 
 def fit_to(objective: Objective, tokenizer: Tokenizer) -> Pretrained:

@@ -111,10 +111,12 @@ def test_f1_is_the_mean_over_the_classes_that_occur():
 
 
 def test_batches_are_in_random_order(room):
-    """Not sorted by length, which may tell the class."""
+    """Not sorted by length, which may tell the class. A source of a mix may have one class only."""
     write(LABELS)
-    mix = "data.sources={a:{kind:table,path:labels.jsonl,field:text,label:label}}"
-    for data in ([*LABELLED, "data.field=text"], ["data=mix", mix]):
+    write("zzz", name="z.jsonl")
+    mix = "data.sources={z:{kind:table,path:z.jsonl,label:label},"
+    mix += "a:{kind:table,path:labels.jsonl,field:text,label:label}}"
+    for data in (LABELLED, ["data=mix", mix]):
         train = load_data(compose([*data, "size=tiny", "tokenizer=byte"])).train
         for step in range(9):
             assert {*train.batch_ids(step)} == {*train.example_ids(16 * step + np.arange(16))}
