@@ -8,7 +8,7 @@ import json
 import re
 import time
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -121,11 +121,14 @@ class ChatTemplate:
         special = re.search("|".join(map(re.escape, self.specials.values())), behind)
         return behind[: special.end()] if special else behind.rstrip()
 
-    def find_answers(self, messages: Messages, text: str) -> list[tuple[int, int]]:
-        """The (start, stop) of each answer in a text without marks: it begins after its prompt and
-        includes what closes it. What follows it is what follows SAID in its place. (No turn is
-        rendered alone: templates may write one differently once others follow.)"""
-        spans = []
+    def find_answers(self, messages: Messages, text: str) -> list[int]:
+        """Where each answer begins and where it ends, with what closes it, in a text without marks:
+
+            text = prompt + its content + closing + rest
+
+        where closing + rest is what follows SAID in the place of its content. (No turn is rendered
+        alone: templates may write one differently once others follow.)"""
+        edges: list[int] = []
 
         for i in answers_of(messages):
             said = list(messages)
@@ -141,9 +144,8 @@ class ChatTemplate:
                     "{% generation %}"
                 )
 
-            stop = len(text) - len(after) + len(self.closing)
-            spans.append((len(prompt), stop))
-        return spans
+            edges += [len(prompt), len(text) - len(after) + len(self.closing)]
+        return edges
 
     def encode(self, messages: Messages) -> tuple[ndarray, ndarray]:
         """Returns (ids, a mask of those that begin in an answer)."""
@@ -151,17 +153,21 @@ class ChatTemplate:
         text = "".join(pieces)
         # places are the characters at which the ids begin
         ids, places = map(np.array, self.tokenizer.encode_specials(text))
-        mask = np.zeros(len(ids), bool)
 
-        ends = accumulate(map(len, pieces))
-        marked = list(pairwise(ends))[::2]  # from the end of the first piece to that of the second
-        for start, stop in marked or self.find_answers(messages, text):
-            mask |= (places >= start) & (places < stop)
+        # where an answer begins, where it ends, where the next one begins, and so on: an id is in
+        # an answer if an odd number of them precedes it
+        edges = [*accumulate(map(len, pieces))]
+        if len(pieces) == 1:  # the template marks nothing
+            edges = self.find_answers(messages, text)
+        n_before = np.searchsorted(edges, places, "right")
+        mask = n_before % 2 == 1
 
         if not mask[1:].any():  # the first id is never predicted
             raise ValueError("this conversation has no answer to train on")
 
-        for i in filter(None, answers_of(messages)):  # nothing precedes message 0
+        for i in answers_of(messages):
+            if i == 0:  # nothing precedes it
+                continue
             prompt = self.render(messages[:i], prompt=True)
             if text.startswith(prompt):
                 self.check_prompt(prompt, ids[places < len(prompt)].tolist())
