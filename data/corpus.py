@@ -8,11 +8,12 @@ from configs.registry import build
 from configs.schema import Config
 from data.chat import fit_to_chat
 from data.loader import TokenLoader
-from data.mix import SOURCES, Mix, MixCorpus, PairMix, TokenMix  # the last to add to SOURCES
+from data.mix import SOURCES, Mix, load_mix  # the last file that adds to SOURCES
 from data.objectives import OBJECTIVES, Classify, Objective
 from data.pairs import PairLoader
 from data.prepare import prepare
 from data.sources import Source
+from data.splits import HeldOut
 from data.tokenizers.huggingface import drop_template
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import TRAINERS, Pretrained
@@ -92,31 +93,29 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
     else:
         trainer = build("tokenizer", TRAINERS, config.tokenizer)
 
-    verify = bool(config.resume)  # then all tokens must be those that the run has seen
-    is_text = objective.input_kind == "text"
-    corpus: Any
-    kind: type[TokenLoader | PairLoader]
+    def load(one: Source, trainer: Any, seed: Any, held_out: HeldOut | None = None) -> Loaders:
+        """The loaders of one source, which may be one of a mix."""
+        verify = bool(config.resume)  # then all tokens must be those that the run has seen
+        corpus = prepare(one, trainer, objective.specials, verify, held_out)
+        options = objective, corpus.tokenizer, config.train.batch_size, seed
+        kind = TokenLoader if objective.input_kind == "text" else PairLoader
+        return Loaders(
+            objective,
+            node,
+            corpus.content_hash,
+            corpus.tokenizer,
+            kind(corpus.train, *options),
+            kind(corpus.validation, *options),
+        )
+
     if isinstance(source, Mix):
-        corpus = MixCorpus(source, trainer, objective.specials, verify)
-        parts = corpus.parts
-        kind = TokenMix if is_text else PairMix
+        loaders = load_mix(source, trainer, objective.specials, config.seed, load)
     else:
-        corpus = prepare(source, trainer, objective.specials, verify)
-        parts = [corpus]
-        kind = TokenLoader if is_text else PairLoader
+        loaders = load(source, trainer, config.seed)
 
     if isinstance(objective, Classify):
-        objective.find_classes(parts)
-
-    options = objective, corpus.tokenizer, config.train.batch_size, config.seed
-    return Loaders(
-        objective,
-        node,
-        corpus.content_hash,
-        corpus.tokenizer,
-        kind(corpus.train, *options),
-        kind(corpus.validation, *options),
-    )
+        objective.find_classes(loaders.train.file, loaders.validation.file)
+    return loaders
 
 
 def fit_to(objective: Objective, tokenizer: Tokenizer) -> Pretrained:

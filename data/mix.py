@@ -4,14 +4,13 @@ tokenizer, and what one holds out for validation none trains on."""
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -24,11 +23,24 @@ from data.batch import Batch
 from data.disk import write_synced
 from data.loader import Loader, TokenLoader
 from data.pairs import PairLoader
-from data.prepare import cached, options_of, prepare, texts_of
+from data.prepare import cached, options_of, texts_of
 from data.sources import SOURCES, Source
 from data.splits import HeldOut, hashed_documents, hold_out
 from data.store import TokenFile
 from data.tokenizers.train import Pretrained, Trainer
+
+
+def with_file_settings(node: dict) -> dict:
+    """The settings of a source, with those of the file in configs/data that its kind names: the kind
+    tinystories becomes hub, with an id. What is ??? in a file has no default."""
+    name = node.get("kind")
+    path = CONFIGS / f"data/{name}.yaml"
+    option: dict = read_yaml(path) if path.exists() else {"kind": name}
+
+    for base in option.pop("defaults", []):  # _self_, which is no file, adds nothing
+        option = with_file_settings({"kind": base}) | option
+    usual = {key: value for key, value in option.items() if value != "???"}
+    return usual | node | {"kind": option["kind"]}
 
 
 @dataclass
@@ -67,19 +79,6 @@ class Mix(Source):
             given = left * (weight / sum(self.weights[i:])) // 1
             yield given
             left = left - given
-
-
-def with_file_settings(node: dict) -> dict:
-    """The settings of a source, with those of the file in configs/data that its kind names: the kind
-    tinystories becomes hub, with an id. What is ??? in a file has no default."""
-    name = node.get("kind")
-    path = CONFIGS / f"data/{name}.yaml"
-    option: dict = read_yaml(path) if path.exists() else {"kind": name}
-
-    for base in option.pop("defaults", []):  # _self_, which is no file, adds nothing
-        option = with_file_settings({"kind": base}) | option
-    usual = {key: value for key, value in option.items() if value != "???"}
-    return usual | node | {"kind": option["kind"]}
 
 
 SOURCES["mix"] = Mix
@@ -127,71 +126,29 @@ def hold_out_of_all(sources: list[Source]) -> HeldOut:
     return HeldOut(exceptions, max(part.held_out_fraction for part in alone))
 
 
-# ---- corpora
-
-
-class MixCorpus:
-    """The corpora of all sources, and what they are together."""
-
-    def __init__(self, mix: Mix, trainer: Trainer, specials: Sequence[str], verify: bool):
-        pretrained, held_out = load_shared(mix, trainer, specials)
-        self.parts = []
-
-        for name, source in mix.members.items():
-            with errors_of(name):
-                self.parts.append(prepare(source, pretrained, specials, verify, held_out))
-
-        hashes = "".join(part.content_hash for part in self.parts)
-        self.content_hash = hashlib.sha256(hashes.encode()).hexdigest()
-        self.tokenizer = self.parts[0].tokenizer  # all have the same
-        self.train = MixFile(mix, [part.train for part in self.parts])
-        self.validation = MixFile(mix, [part.validation for part in self.parts])
-
-
-class MixFile:
-    """One split of a mix: the files of its sources, and the size of all together."""
-
-    def __init__(self, mix: Mix, parts: list[TokenFile]):
-        self.mix = mix
-        self.parts = parts
-        self.folder = parts[0].folder
-        self.split = parts[0].split
-        self.n_tokens = sum(part.n_tokens for part in parts)
-        self.n_bytes = sum(part.n_bytes for part in parts)
-        self.n_items = sum(part.n_items for part in parts)
-
-
-@contextmanager
-def errors_of(name: str) -> Iterator[None]:
-    """Name the source in its errors."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"data.sources.{name}: {error}") from None
-
-
 # ---- loaders
+
+
+class JoinedFiles:
+    """The size of all sources together."""
+
+    def __init__(self, files: list[TokenFile]):
+        self.parts = files
+        self.folder = files[0].folder
+        self.split = files[0].split
+        self.n_tokens = sum(file.n_tokens for file in files)
+        self.n_bytes = sum(file.n_bytes for file in files)
+        self.n_items = sum(file.n_items for file in files)
 
 
 @dataclass
 class MixLoader(Loader):
-    """The examples of a MixFile: each source has a loader, whose ids begin where those of the one
-    before end."""
+    """The examples of several loaders, with ids that begin where those of the one before end."""
 
-    kind: ClassVar[type]  # of these loaders
-    file: Any  # a MixFile
+    mix: Mix
+    loaders: list
 
-    def __post_init__(self) -> None:  # in place of that of `kind`
-        self.mix = self.file.mix
-        self.loaders = []
-
-        for name, part in zip(self.mix.members, self.file.parts, strict=True):
-            with errors_of(name):
-                loader = self.kind(
-                    part, self.objective, self.tokenizer, self.batch_size, (self.seed, name)
-                )
-            self.loaders.append(loader)
-
+    def __post_init__(self) -> None:  # in place of those of TokenLoader and PairLoader
         sizes = [loader.n for loader in self.loaders]
         self.firsts = np.cumsum([0, *sizes[:-1]])
 
@@ -234,14 +191,36 @@ class MixLoader(Loader):
 class TokenMix(MixLoader, TokenLoader):
     """Sequences of several texts."""
 
-    kind = TokenLoader
-
 
 class PairMix(MixLoader, PairLoader):
     """Pairs of several sources, sorted by length together: apart, they would need more padding."""
 
-    kind = PairLoader
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self.widths = np.concatenate([loader.widths for loader in self.loaders])
+
+
+def load_mix(mix: Mix, trainer: Trainer, specials: Sequence[str], seed: int, load: Callable) -> Any:
+    """The Loaders of a mix. load(source, trainer, seed, held_out): that of load_data(), which gives
+    those of one source."""
+    pretrained, held_out = load_shared(mix, trainer, specials)
+    parts = []
+
+    for name, source in mix.members.items():
+        try:
+            parts.append(load(source, pretrained, (seed, name), held_out))
+        except DataError as error:
+            raise DataError(f"data.sources.{name}: {error}") from None
+
+    def join(loaders: list) -> Any:
+        kind: Any = TokenMix if mix.input_kind == "text" else PairMix
+        file = JoinedFiles([loader.file for loader in loaders])
+        first = loaders[0]
+        return kind(file, first.objective, first.tokenizer, first.batch_size, seed, mix, loaders)
+
+    hashes = "".join(part.content_hash for part in parts)
+    return parts[0]._replace(
+        content_hash=hashlib.sha256(hashes.encode()).hexdigest(),
+        train=join([part.train for part in parts]),
+        validation=join([part.validation for part in parts]),
+    )

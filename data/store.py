@@ -94,6 +94,10 @@ class TokenFile:
         if self.ends[-1] != self.n_tokens:
             raise ValueError(f"{path.name} has {self.n_tokens} tokens, not {self.ends[-1]}")
 
+    @property
+    def parts(self) -> "list[TokenFile]":
+        return [self]  # those of a mix are the files of its sources
+
     def ids(self, start: int, length: int) -> ndarray:
         return self.tokens[start : start + length].astype(np.int64)
 

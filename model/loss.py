@@ -139,7 +139,12 @@ def loss_with_gradients(
     """The loss, for a backward pass that neither stores nor recomputes logits."""
     exact = exact_dtype(hidden_NC)
     low = matmul_dtype(hidden_NC)
-    padded = padded_head(parameters, low)
+    vocab_size = len(parameters[0])
+    padding = -vocab_size % ALIGNMENT
+    copies = [parameter.detach().to(low) for parameter in parameters]
+    if padding:
+        copies = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in copies]
+    padded = PaddedHead(copies, vocab_size, any(p.requires_grad for p in parameters))
     trained = parameters if padded.is_trained else []
 
     total = hidden_NC.new_zeros((), dtype=exact)
@@ -152,20 +157,11 @@ def loss_with_gradients(
         row_grads.append(grad_NC)
 
         for gradient, added in zip(gradients, head_grads, strict=True):
-            gradient += added[: padded.vocab_size]
+            gradient += added[:vocab_size]
 
     gradients = [gradient.type_as(parameters[0]) for gradient in gradients]
     rows_gradient = torch.cat(row_grads).type_as(hidden_NC)
     return KnownGradients.apply(total, [rows_gradient, *gradients], hidden_NC, *trained)
-
-
-def padded_head(parameters: list[nn.Parameter], dtype: torch.dtype) -> PaddedHead:
-    vocab_size = len(parameters[0])
-    padding = -vocab_size % ALIGNMENT
-    copies = [parameter.detach().to(dtype) for parameter in parameters]
-    if padding:
-        copies = [F.pad(p, [0, 0] * (p.ndim - 1) + [0, padding]) for p in copies]
-    return PaddedHead(copies, vocab_size, any(p.requires_grad for p in parameters))
 
 
 class KnownGradients(torch.autograd.Function):

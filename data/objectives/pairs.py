@@ -2,7 +2,6 @@
 texts with labels."""
 
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +16,7 @@ from configs.errors import DataError
 from configs.schema import IGNORE_INDEX
 from data.batch import Batch, make_batch
 from data.objectives.next_token import Objective
-from data.store import Corpus, TokenFile
+from data.store import TokenFile
 from data.tokenizers.tokenizer import Tokenizer
 
 TEMPLATE = 2  # tokens that may surround a text with a label, such as [CLS] and [SEP]
@@ -122,15 +121,14 @@ class Classify(Seq2Seq):
 
     classes: list[str] | None = None  # None: the labels of the training texts
 
-    def find_classes(self, corpora: Sequence[Corpus]) -> None:
-        """Set the classes, those of all sources of a mix; refuse a label that is none of them."""
-        labels = {label for corpus in corpora for label in labels_of(corpus.train)}
-        held_out = {label for corpus in corpora for label in labels_of(corpus.validation)}
+    def find_classes(self, train: TokenFile, validation: TokenFile) -> None:
+        """Set the classes; refuse a label that is none of them."""
+        labels = labels_of(train)
         self.classes = [*map(str, self.classes or sorted(labels))]
 
         print0(f"classes     {', '.join(self.classes):.200}", file=sys.stderr)
 
-        if unknown := (labels | held_out).difference(self.classes):
+        if unknown := (labels | labels_of(validation)).difference(self.classes):
             owner = "the model" if unknown & labels else "the training data"
             raise DataError(f"{owner} does not have the class {min(unknown)!r}")
 
@@ -165,10 +163,13 @@ class Classify(Seq2Seq):
         return make_batch(targets, n_tokens=sum(map(len, rows)), **inputs)
 
 
-def labels_of(file: TokenFile) -> Iterator[str]:
-    """The label of each text of a split."""
-    starts, lengths = file.pairs()
-    return map(label_text, map(file.ids, starts[:, 1], lengths[:, 1]))
+def labels_of(file: TokenFile) -> set[str]:
+    """The labels that occur in a split; of a mix, in all its sources."""
+    labels: set[str] = set()
+    for part in file.parts:
+        starts, lengths = part.pairs()
+        labels.update(map(label_text, map(part.ids, starts[:, 1], lengths[:, 1])))
+    return labels
 
 
 def label_text(label: ndarray) -> str:

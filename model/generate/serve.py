@@ -113,7 +113,6 @@ class Request:
         # what the sampler checks: that this model can embed, or generate. It would also refuse
         # settings without effect, such as a seed, which clients send for greedy decoding, too
         options.given = {"embed" if options.embed else "max_new_tokens"}
-
         self.sampler = sampler = type(client.sampler)(options, client.sampler.run)
 
         # requests with the same can be in one batch
@@ -150,7 +149,6 @@ class Request:
         rows = [row for request in batch for row in request.rows]
         for row, _ in self.sampler.complete(rows):
             request = owners[id(row)]
-
             try:
                 request.client.check_connection()
                 if request.streams and not row.stream.finish_reason:
