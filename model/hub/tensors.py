@@ -67,32 +67,29 @@ def resolve(table: Table, tensors: Iterable[str]) -> dict[str, tuple[TensorRule,
     """{name there: (rule, names in the model)}, for the tensors that a model has: with the layer
     number for *, and .weight or .bias at the end."""
     resolved = {}
-
     for hf_name, rule in table.items():
-        pattern = re.escape(rule.names[0]).replace(r"\*", r"(\d+)")
-        pattern += r"(\.weight|\.bias|)"
+        pattern = re.escape(rule.names[0]).replace(r"\*", r"(?P<layer>\d+)")
+        pattern += r"(?P<suffix>\.weight|\.bias|)"
         for tensor in tensors:
             match = re.fullmatch(pattern, tensor)
             if match:
-                *layers, suffix = match.groups()
-                layer = "".join(layers)
+                layer = match.groupdict().get("layer", "")
+                suffix = match["suffix"]
                 names = [name.replace("*", layer) + suffix for name in rule.names]
                 resolved[hf_name.replace("*", layer) + suffix] = rule, names
     return resolved
 
 
 def from_hf(table: Table, optional: str, theirs: Tensors, ours: Tensors) -> Tensors:
-    """A tensor for each of the model's. One without a counterpart, there or here, is refused."""
+    """A tensor for each of the model's. One without a counterpart, there or here, is refused.
+    `theirs` is emptied, so that each of its tensors can be freed once it is converted."""
     resolved = resolve(table, ours)
-
     # a tensor may have several names, as a tied head does
     taken = {theirs[name].data_ptr() for name in resolved if name in theirs}
     other = resolved.keys() - theirs.keys()
-
     for name, weight in theirs.items():
         if weight.data_ptr() not in taken and not re.search(optional, name):
             other.add(name)
-
     if other:
         raise HubError(f"config.json has no place for {min(other)} (tensors: {len(other)})")
 

@@ -9,6 +9,8 @@ from model.hub.spec import Spec, merge_layers
 from model.position import SCALINGS
 
 ORIGINAL = "original_max_position_embeddings"
+# keys of a rope that are not options of its scaling; "type" is an older name of rope_type
+SHARED = ("rope_type", "type", "rope_theta", "partial_rotary_factor", ORIGINAL)
 # layers that see all positions, and those that see the positions of a window
 FULL, WINDOW = "full_attention", "sliding_attention"
 SIZE = "attention.sliding_window"
@@ -17,21 +19,18 @@ SIZE = "attention.sliding_window"
 def read_rope(config: Any, spec: Spec, kind: str = FULL) -> Spec:
     """The rope of all layers, or of this kind. The family of a class that rotates a part of each
     head has a rotary_fraction; others ignore partial_rotary_factor."""
-    rope = dict(config.rope_parameters.get(kind, config.rope_parameters))
-    scaling = {"kind": rope.pop("rope_type").replace("default", "none")}
-    rope.pop("type", None)  # its older name
-    theta = float(check_value("rope_theta", rope.pop("rope_theta"), Positive))
-    rotated = rope.pop("partial_rotary_factor", 1.0)
-    if "position.rotary_fraction" not in spec:
-        rotated = 1.0
-    original = rope.pop(ORIGINAL, None)
+    rope = config.rope_parameters.get(kind, config.rope_parameters)
+    theta = float(check_value("rope_theta", rope["rope_theta"], Positive))
+    scaling = {"kind": rope["rope_type"].replace("default", "none")}
+    options = {name: value for name, value in rope.items() if name not in SHARED}
     if scaling["kind"] == "llama3":
-        rope["original_max_position"] = original
-    checked = build("rope_type", SCALINGS, scaling | rope)  # refuses unknown keys
-    if rope:
+        options["original_max_position"] = rope.get(ORIGINAL)
+    checked = build("rope_type", SCALINGS, scaling | options)  # refuses unknown keys
+    if options:
         scaling |= vars(checked)
-    options = {"rope_theta": theta, "rotary_fraction": rotated, "scaling": scaling}
-    return flatten(options, "position.")
+    rotated = rope["partial_rotary_factor"] if "position.rotary_fraction" in spec else 1.0
+    position = {"rope_theta": theta, "rotary_fraction": rotated, "scaling": scaling}
+    return flatten(position, "position.")
 
 
 def rope_keys(spec: Spec) -> Keys:
@@ -42,7 +41,7 @@ def rope_keys(spec: Spec) -> Keys:
         "rope_theta": position["rope_theta"],
         "partial_rotary_factor": position["rotary_fraction"],
     }
-    if rope["rope_type"] == "default":  # other options may be those of other layers
+    if rope["rope_type"] == "default":  # the options are those of other layers: split_layers()
         return rope
     for name, value in scaling.items():
         if value is not None:
@@ -71,15 +70,16 @@ def read_layers(config: Any, spec: Spec) -> Spec:
 
 
 def split_layers(spec: Spec) -> list[Spec]:
-    """The spec of each layer."""
+    """The spec of each layer. Changes remove no option, so one may have what only others use."""
     return [spec | changes for changes in spec.get("layers") or [{}] * spec["n_layers"]]
 
 
 def write_layers(spec: Spec) -> Keys:
     layers = split_layers(spec)
-    keys = {"layer_types": [WINDOW if layer.get(SIZE) else FULL for layer in layers]}
-    if sizes := [layer[SIZE] for layer in layers if layer.get(SIZE)]:
-        keys["sliding_window"] = sizes[0]
+    keys: Keys = {"layer_types": [WINDOW if layer.get(SIZE) else FULL for layer in layers]}
+    for layer in layers:
+        if layer.get(SIZE):
+            keys.setdefault("sliding_window", layer[SIZE])
     return keys | write_rope(layers[0])
 
 

@@ -37,8 +37,6 @@ encoder.block.*.layer.1.DenseReluDense.wi_1                     encoder.blocks.*
 decoder.block.*.layer.2.DenseReluDense.wi_0                     decoder.blocks.*.ffn.gate
 decoder.block.*.layer.2.DenseReluDense.wi_1                     decoder.blocks.*.ffn.up
 """
-
-
 # {feed_forward_proj: kind of feed-forward network}; only "gated-gelu" is the tanh approximation
 FFNS = {"gated-gelu": "geglu_tanh"}
 FFNS |= {f"gated-{name}": kind for name, kind in GATED.items() if name != "gelu"} | ACTIVATIONS
