@@ -18,7 +18,7 @@ from data.disk import atomic_folder, write_files
 from data.tokenizers.tokenizer import Tokenizer
 from model.hub.families import ALL, FAMILIES
 from model.hub.families.positions import windows
-from model.hub.family import HEADLESS, Keys, Match, load_transformers, read_config, write_config
+from model.hub.family import Keys, Match, load_transformers, read_config, write_config
 from model.hub.files import naming, resolve_folder
 from model.hub.spec import Spec, config_from_spec, spec_from_model
 from model.hub.tensors import from_hf, to_hf
@@ -28,17 +28,7 @@ from model.weights import Tensors, assign_weights, model_tensors, read_json
 
 LOGIT_TOLERANCE = 1e-4  # relative to the largest logit
 CHECKED = 128  # positions that are compared: the logits of a whole context may not fit in memory
-# an architecture of an encoder that ends otherwise has no head, or not its usual one
-WITH_HEAD = ("ForMaskedLM", "BertForPreTraining")
 NO_MATTER = ("architectures", "dtype", "vocab_size", "transformers_version")  # may differ
-MAPPINGS = {  # {head of a family, or else its kind: the mapping of transformers to its class}
-    "none": "MODEL_MAPPING",
-    "classes": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
-    "decoder": "MODEL_FOR_CAUSAL_LM_MAPPING",
-    "encoder": "MODEL_FOR_MASKED_LM_MAPPING",
-    "encoder_decoder": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
-}
-TABLE = ".table.weight"  # of an embedding, or of positions
 
 
 def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
@@ -50,27 +40,23 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
     tokenizer = read_tokenizer(folder, hf_config)
     with naming(folder):
         written = write_config(family, spec, special_keys(hf_config)).config
-
-        config = config_from_spec(spec)
-        with torch.device("meta"):
-            model = build_model(config, hf_config.vocab_size)
-
+        model = model_without_weights(found)
         hf_model = load_in_transformers(found, folder)
-        inputs, expected = example(hf_model, model.context_length)
+        compared = example(hf_model, model.context_length)
         tensors = hf_model.state_dict()
-        del hf_model  # so that from_hf() can free its weights one by one
+        del hf_model  # from_hf() empties the dict, which then has the only references
         weights = from_hf(found.table(), family.optional, tensors, model_tensors(model))
         assign_weights(model, weights)
 
         # the text of the comparison may be shorter than a window
-        if windows(hf_config) != windows(written) or not agree(model, inputs, expected):
+        if windows(hf_config) != windows(written) or not agree(model, found, *compared):
             reason = "the logits or windows differ from those of transformers"
             changed = changed_keys(hf_config, written)
             raise HubError(f"{reason}; keys that an export would change: {changed}")
 
-    if family.note and not family.head:
+    if family.note and not found.head:
         warn(f"{family.model_type}: {family.note}")
-    return model, tokenizer, config
+    return model, tokenizer, config_from_spec(spec)
 
 
 def read_hf_config(folder: Path) -> Match:
@@ -85,14 +71,7 @@ def read_hf_config(folder: Path) -> Match:
         config = load_transformers().CONFIG_MAPPING[name].from_pretrained(folder)
         if getattr(config, "quantization_config", None):
             raise HubError("quantization_config is set; only floating-point weights are supported")
-        kind = FAMILIES[name].spec["kind"]
-        architecture = (config.architectures or WITH_HEAD)[0]
-        head = ""
-        if kind != "encoder_decoder" and architecture.endswith("ForSequenceClassification"):
-            head = "classes"
-        elif kind == "encoder" and not architecture.endswith(WITH_HEAD):
-            head = "none"
-        family = FAMILIES[name]._replace(head=head)
+        family = FAMILIES[name]
         return Match(family, read_config(family, config), config)
 
 
@@ -118,7 +97,7 @@ def export(
     special = {"vocab_size": tokenizer.vocab_size, **json.loads(files.pop(CONFIG))}
     found = first_match(spec_from_model(model), special, name)
     hf_model = to_transformers(model.float(), found)
-    if not agree(model, *example(hf_model, model.context_length)):
+    if not agree(model, found, *example(hf_model, model.context_length)):
         raise HubError(
             f"the logits of {type(hf_model).__name__} differ from those of the run; "
             "choose another --family"
@@ -143,11 +122,6 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
         )
     if spec["ffn.kind"] == "moe":
         raise HubError("a model with ffn=moe cannot be exported; train with another ffn=")
-    head = ""
-    if spec["kind"] == "encoder" and HEADLESS.items() <= spec.items():
-        head = "none"
-    if spec["classes"]:
-        head = "classes"
 
     families = [family for family in ALL if family.spec["kind"] == spec["kind"]]
     families.sort(key=lambda family: family.model_type != special.get("model_type"))
@@ -156,7 +130,7 @@ def first_match(spec: Spec, special: Keys, name: str | None = None) -> Match:
     reasons = []
     for family in families:
         try:
-            return write_config(family._replace(head=head), spec, special)
+            return write_config(family, spec, special)
         except ValueError as error:
             reasons.append(f"{family.model_type} ({error})")
     raise HubError(f"no class of transformers fits this model: {', '.join(reasons)}")
@@ -166,35 +140,37 @@ def to_transformers(model: Any, found: Match) -> Any:
     """The model in transformers. Tensors that only its class has change no logit."""
     ours = model.state_dict()  # with the weight of a tied head
     if model.kind == "decoder" and not found.spec["embedding_norm"]:
-        table = f"embedding{TABLE}"
-        ours[table] = model.stack.embedding_norm(ours[table])
+        ours["embedding.table.weight"] = model.stack.embedding_norm(model.embedding.table.weight)
 
-    with torch.device("meta"):
-        upgraded = build_model(config_from_spec(found.spec), found.config.vocab_size)
     tensors = {}
-    for name, needed in model_tensors(upgraded).items():
-        if name in ours:
-            tensors[name] = ours[name]
-        elif name.endswith(TABLE):  # of sines
-            position = model.get_submodule(name.removesuffix(TABLE))
-            zeros = torch.zeros(1, *needed.shape)
-            [tensors[name]] = position.embed(zeros, torch.arange(len(needed))[None])
-        else:
-            is_gain = needed.ndim == 1 and name.endswith("weight")
-            tensors[name] = torch.full(needed.shape, float(is_gain))
+    for name, needed in model_tensors(model_without_weights(found)).items():
+        tensors[name] = ours[name] if name in ours else neutral(name, needed.shape, model)
     return load_in_transformers(found, None, to_hf(found.table(), tensors))
+
+
+def model_without_weights(found: Match) -> Any:
+    with torch.device("meta"):
+        return build_model(config_from_spec(found.spec), found.config.vocab_size)
+
+
+def neutral(name: str, shape: torch.Size, model: Any) -> Tensor:
+    """A tensor that changes no logit of the model, which lacks it: sines in a table of positions,
+    ones in a norm, and zeros elsewhere."""
+    if name.endswith(".table.weight"):
+        position = model.get_submodule(name.removesuffix(".table.weight"))
+        return position.embed(torch.zeros(1, *shape), torch.arange(shape[0])[None])[0]
+    is_gain = len(shape) == 1 and name.endswith("weight")
+    return torch.full(shape, float(is_gain))
 
 
 @naming("cannot load the weights")
 def load_in_transformers(found: Match, folder: Path | None, state: Tensors | None = None) -> Any:
     """The model of transformers in float32, from a folder or from tensors. Missing tensors are
     refused: they would be random, here and there."""
-    family, spec, config = found
-    mapping = getattr(load_transformers(), MAPPINGS[family.head or spec["kind"]])
-    model_class = mapping[type(config)]
+    model_class = found.model_class()
     model, report = model_class.from_pretrained(
         folder,
-        config=config,
+        config=found.config,
         state_dict=state,
         dtype=torch.float32,
         output_loading_info=True,
@@ -202,7 +178,7 @@ def load_in_transformers(found: Match, folder: Path | None, state: Tensors | Non
         ignore_mismatched_sizes=True,  # they are reported
     )
 
-    optional = f"{family.optional}|^pooler"  # which is dropped below
+    optional = f"{found.family.optional}|^pooler"  # which is dropped below
     missing = [name for name in report["missing_keys"] if not re.search(optional, name)]
     if missing:
         raise HubError(f"{min(missing)} is missing (tensors: {len(missing)})")
@@ -237,12 +213,12 @@ def example(hf_model: Any, context_length: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.inference_mode()
-def agree(model: Any, inputs: Tensor, expected: Tensor) -> bool:
-    """Whether logits agree. expected: logits, or the last hidden states."""
+def agree(model: Any, found: Match, inputs: Tensor, expected: Tensor) -> bool:
+    """Whether the logits of the model agree with those of an example()."""
     logits = model.eval()(*inputs)
     if model.classes:
         logits = logits[:, 0 if model.kind == "encoder" else -1]
-    if expected.shape != logits.shape:
+    if found.head == "none":
         expected = model.head(expected)
     if not logits.isfinite().all():
         raise FloatingPointError("the logits are NaN or infinite, so they cannot be compared")

@@ -12,9 +12,7 @@ from model.hub.spec import LOSSLESS_IF, LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table, columns
 
 Keys = dict[str, Any]  # of config.json
-Read = Callable[[Any, Spec], Spec]  # (config, what is known) -> more of it
-Write = Callable[[Spec], Keys]
-QUERIES_PER_KV = "attention.queries_per_kv"  # its key there is the number of key/value heads
+KV_HEADS = "attention.n_kv_heads"  # only in tables of keys: what files have, not queries_per_kv
 SIZES = {  # names in all families but T5 and BART, or aliases that transformers accepts
     "hidden_size": "d_model",
     "num_hidden_layers": "n_layers",
@@ -22,10 +20,15 @@ SIZES = {  # names in all families but T5 and BART, or aliases that transformers
     "max_position_embeddings": "context_length",
     "tie_word_embeddings": "head.tie_weights",
 }
-# an encoder without a head: here its head is the embedding, with no weights of its own
-HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
-# the head of a decoder for classes
-LINEAR = HEADLESS | {"head.tie_weights": False, "head.logit_softcap": None}
+# an architecture of an encoder that ends otherwise has no head, or not its usual one
+WITH_HEAD = ("ForMaskedLM", "BertForPreTraining")
+MAPPINGS = {  # {head of a family, or else its kind: the mapping of transformers to its class}
+    "none": "MODEL_MAPPING",
+    "classes": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
+    "decoder": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "encoder": "MODEL_FOR_MASKED_LM_MAPPING",
+    "encoder_decoder": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+}
 # options that may change: dropout is only for training, and a table of sines implies the others
 FREE = ("dropout", "position.base", "position.layout")
 DROPOUTS = re.compile("dropout|pdrop")  # but not layerdrop, which drops layers
@@ -49,25 +52,31 @@ def nothing(*arguments: Any) -> dict:
     return {}
 
 
+# an encoder without a head: here its head is the embedding, with no weights of its own
+HEADLESS = {"head.mlm_transform": None, "head.bias": False, "head.tie_weights": True}
+# the head of a decoder for classes
+LINEAR = HEADLESS | {"head.tie_weights": False, "head.logit_softcap": None}
+
+
 class Family(NamedTuple):
     """Import: `keys`, then `read`, turn a transformers config into a spec. Export: `keys` in
     reverse, then `write`; importing the result must give the same spec."""
 
     model_type: str
     spec: Spec  # what all models of the family share
-    keys: Mapping[str, str]  # {key of config.json: the options of the spec that it sets}
+    # {key of config.json: options that it sets}; "" if none: `values` has its only valid value
+    keys: Mapping[str, str]
     names: str  # of tensors, in two columns: there and here
     rules: Callable = nothing  # (spec, config) -> Table: for other tensors, or overriding names
     # {key: {value there: value here}}, for keys whose values differ, or are not all supported
     values: Mapping[str, Mapping] = {}
-    read: Read = nothing  # options that no single key sets
-    write: Write = nothing  # and back, from options and special tokens
-    read_position: Read = nothing  # the same for positions
-    write_position: Write = nothing
+    read: Callable = nothing  # (config, spec so far) -> options that no single key sets
+    write: Callable = nothing  # and back: (the spec and the special tokens) -> keys
+    read_position: Callable = nothing  # the same for positions
+    write_position: Callable = nothing
     # a pattern of tensors that a file may lack: no logit depends on them, or they are computed
     optional: str = "^$"
     note: str = ""  # how training differs from transformers, with the usual head
-    head: str = ""  # "none" or "classes", if it is not the usual one
     class_head: Spec = LINEAR  # a head for classes: its options, and below its names
     class_names: str = "score head.map"
 
@@ -87,15 +96,28 @@ class Match(NamedTuple):
     spec: Spec
     config: Any  # of transformers
 
+    @property
+    def head(self) -> str:
+        """ "classes", "none", or "" for the usual one of its kind."""
+        if self.spec.get("classes"):
+            return "classes"
+        if self.spec["kind"] == "encoder" and HEADLESS.items() <= self.spec.items():
+            return "none"
+        return ""
+
+    def model_class(self) -> Any:
+        mapping = getattr(load_transformers(), MAPPINGS[self.head or self.spec["kind"]])
+        return mapping[type(self.config)]
+
     def table(self) -> Table:
         """How the tensors of the class become those of the model, and back."""
         family = self.family
         names = family.names
-        if family.head == "classes":
+        if self.head == "classes":
             kept = [line for line in names.splitlines() if " head." not in line]
             names = "\n".join([*kept, family.class_names])
         table = columns(names) | family.rules(self.spec, self.config)
-        if family.head == "none":  # names there lack their first part, that of the encoder
+        if self.head == "none":  # names there lack their first part, that of the encoder
             table = {name.partition(".")[2]: rule for name, rule in table.items()}
         return table
 
@@ -103,11 +125,10 @@ class Match(NamedTuple):
 def read_config(family: Family, config: Any) -> Spec:
     """The spec of a config. A value that has no counterpart here is refused by name."""
     spec = family.spec | read_keys(family, config)
+    spec["ffn.d_ff"] = spec["ffn.d_ff"] or 4 * spec["d_model"]
     for option, value in spec.items():
         if value is None and option.endswith("head_dim"):
             spec[option] = spec["d_model"] // spec["n_heads"]
-        if value is None and option == "ffn.d_ff":
-            spec[option] = 4 * spec["d_model"]
 
     spec |= family.read_position(config, spec)
     return spec | family.read(config, spec) | read_head(family, config)
@@ -130,19 +151,23 @@ def read_keys(family: Family, config: Any) -> Spec:
             if other != value:
                 both = f"{name} is {value!r}, and another key sets {option} to {other!r}"
                 raise HubError(f"{both}; only equal values are supported")
-    return swap_key_heads(found) if found.get(QUERIES_PER_KV) else found
+    if KV_HEADS in found:
+        found["attention.queries_per_kv"] = found["n_heads"] // found.pop(KV_HEADS)
+    return found
 
 
 def read_head(family: Family, config: Any) -> Spec:
-    """The options of a head that is not the usual one."""
-    if family.head == "none":
+    """The options of a head that is not the usual one, as the name of the class says."""
+    kind = family.spec["kind"]
+    architecture = (config.architectures or WITH_HEAD)[0]
+    if kind != "encoder_decoder" and architecture.endswith("ForSequenceClassification"):
+        n = config.num_labels
+        if n < 2 or config.problem_type == "multi_label_classification":
+            raise HubError("regression and several labels for a text are not supported")
+        return family.class_head | {"classes": [config.id2label[number] for number in range(n)]}
+    if kind == "encoder" and not architecture.endswith(WITH_HEAD):
         return HEADLESS
-    if family.head == "":
-        return {}
-    n = config.num_labels
-    if n < 2 or config.problem_type == "multi_label_classification":
-        raise HubError("regression and several labels for a text are not supported")
-    return family.class_head | {"classes": [config.id2label[number] for number in range(n)]}
+    return {}
 
 
 def write_config(family: Family, spec: Spec, special: Keys) -> Match:
@@ -161,7 +186,7 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
         if DROPOUTS.search(name) and isinstance(value, float):
             keys[name] = spec.get("dropout", 0.0)
     keys |= special | write_keys(family, spec)
-    keys |= family.write_position(spec) | family.write(spec | special)
+    keys |= family.write_position(spec | special) | family.write(spec | special)
     if classes := spec.get("classes"):
         keys["id2label"] = dict(enumerate(classes))
         keys["label2id"] = {label: number for number, label in enumerate(classes)}
@@ -172,6 +197,7 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
 
     with naming("config.json"):
         config = config_class(**keys)
+    config.architectures = [Match(family, spec, config).model_class().__name__]  # tells the head
     upgraded = read_config(family, config)
     refuse_changes(spec, upgraded)
     return Match(family, upgraded, config)
@@ -179,7 +205,7 @@ def write_config(family: Family, spec: Spec, special: Keys) -> Match:
 
 def write_keys(family: Family, spec: Spec) -> Keys:
     """The reverse of read_keys()."""
-    spec = swap_key_heads(spec)
+    spec = with_kv_heads(spec)
     keys: Keys = {}
     for name, options in family.keys.items():
         values = [spec.get(option) for option in options.split()]
@@ -194,10 +220,9 @@ def write_keys(family: Family, spec: Spec) -> Keys:
     return keys
 
 
-def swap_key_heads(spec: Spec) -> Spec:
-    """The spec with the number of key/value heads in place of the queries of each, or the reverse:
-    n_heads is their product."""
-    return spec | {QUERIES_PER_KV: spec["n_heads"] // spec[QUERIES_PER_KV]}
+def with_kv_heads(spec: Spec) -> Spec:
+    """The spec, and the number of key/value heads, which files have."""
+    return spec | {KV_HEADS: spec["n_heads"] // spec["attention.queries_per_kv"]}
 
 
 def refuse_changes(spec: Spec, other: Spec) -> None:
@@ -205,8 +230,8 @@ def refuse_changes(spec: Spec, other: Spec) -> None:
     for name in spec | other:
         before = spec.get(name)
         after = other.get(name)
-        is_lossless = LOSSLESS_UPGRADES.get(name) == (before, after)
-        is_lossless &= LOSSLESS_IF.get(name, {}).items() <= spec.items()
+        is_allowed = LOSSLESS_IF.get(name, {}).items() <= spec.items()
+        is_lossless = is_allowed and LOSSLESS_UPGRADES.get(name) == (before, after)
         if before != after and not is_lossless and name not in FREE:
             ours = json.dumps(before)
             theirs = json.dumps(after)

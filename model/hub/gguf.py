@@ -15,14 +15,7 @@ from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import PATTERN, byte_level
 from model.hub.convert import export
 from model.hub.families.positions import SIZE
-from model.hub.family import (
-    QUERIES_PER_KV,
-    SIZES,
-    Match,
-    read_config,
-    refuse_changes,
-    swap_key_heads,
-)
+from model.hub.family import KV_HEADS, SIZES, Match, read_config, refuse_changes, with_kv_heads
 from model.hub.files import naming
 from model.hub.spec import Spec
 from model.hub.tokenizer import auto_tokenizer
@@ -35,7 +28,7 @@ KEYS = {  # {key of the file: option of the spec, or what metadata() adds to the
     "block_count": "n_layers",
     "feed_forward_length": "ffn.d_ff",
     "attention.head_count": "n_heads",
-    "attention.head_count_kv": QUERIES_PER_KV,
+    "attention.head_count_kv": KV_HEADS,
     "attention.layer_norm_epsilon": "norm.eps",
     "attention.layer_norm_rms_epsilon": "norm.eps",
     "rope.freq_base": "position.rope_theta",
@@ -125,6 +118,7 @@ def refuse_unread(found: Match) -> None:
         )
 
     read = {*KEYS.values()} - {*WIDTHS, SIZE} | {*ARCHITECTURES[family.model_type]}
+    read.add("attention.queries_per_kv")  # the number of key/value heads says it
     usual = type(config)(**{key: getattr(config, key) for key in SIZES})
     with naming("llama.cpp"):
         own = {option: spec[option] for option in read & spec.keys()}
@@ -134,7 +128,7 @@ def refuse_unread(found: Match) -> None:
 def metadata(spec: Spec) -> Spec:
     """{key of the file: value}. Where layers have two ropes, as in Gemma 3, the spec has that of the
     layers with a window, and its changes have the other."""
-    options = swap_key_heads(spec)
+    options = with_kv_heads(spec)
     for changes in spec.get("layers") or ():
         options |= changes
     options |= {SIZE: spec.get(SIZE), "window.rope_theta": spec.get("position.rope_theta")}

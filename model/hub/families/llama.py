@@ -11,14 +11,13 @@ from model.hub.families.positions import (
     write_rope,
     write_ropes,
 )
-from model.hub.family import QUERIES_PER_KV, SIZES, Family, Keys
+from model.hub.family import KV_HEADS, SIZES, Family, Keys
 from model.hub.spec import ACTIVATIONS, BASE, RMSNORM_NO_BIAS, Spec
 from model.hub.tensors import Table, columns
 
 GATES = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 GATED = {"gelu_pytorch_tanh": "geglu_tanh"}  # Gemma's name, which export writes
 GATED |= {name: GATES[kind] for name, kind in ACTIVATIONS.items() if kind in GATES}
-
 
 NAMES = """
 model.embed_tokens                            embedding.table
@@ -48,7 +47,7 @@ DECODER = Family(
         "intermediate_size": "ffn.d_ff",
         "hidden_act": "ffn.kind",
         "rms_norm_eps": "norm.eps",
-        "num_key_value_heads": QUERIES_PER_KV,
+        "num_key_value_heads": KV_HEADS,
         "head_dim": "attention.head_dim attention.v_head_dim",
         "attention_bias": "attention.bias attention.o_bias",
     },
