@@ -51,12 +51,10 @@ def main(args: list[str] | None = None) -> None:
     classes = objective.classes
     for row in range(min(MAX_ROWS, train.batch_size)):
         print0()
-
         for name, tensor in (batch.inputs | {"targets": batch.targets}).items():
             if name in ("source", "tokens", "targets"):
                 ids = [i for i in tensor[row].tolist() if i != IGNORE_INDEX]
                 text = loaders.tokenizer.decode_with_specials(ids)
-
                 if classes and name == "targets":
                     text = classes[ids[0]]
                 print0(f"{name:<12}{text!r}")

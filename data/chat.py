@@ -129,21 +129,18 @@ class ChatTemplate:
         where closing + rest is what follows SAID in the place of its content. (No turn is rendered
         alone: templates may write one differently once others follow.)"""
         edges: list[int] = []
-
         for i in answers_of(messages):
             said = list(messages)
             said[i] = messages[i] | {"content": SAID}
             before, found, after = self.render(said).partition(SAID)
             # some templates refuse a conversation without messages
             prompt = self.render(messages[:i], prompt=True) if i else before
-
             is_whole = text.startswith(prompt) and text.endswith(after)
             if not (found and is_whole and after.startswith(self.closing)):
                 raise ValueError(
                     "the chat template does not show where an answer begins or ends; mark it with "
                     "{% generation %}"
                 )
-
             edges += [len(prompt), len(text) - len(after) + len(self.closing)]
         return edges
 
@@ -161,7 +158,6 @@ class ChatTemplate:
             edges = self.find_answers(messages, text)
         n_before = np.searchsorted(edges, places, "right")
         mask = n_before % 2 == 1
-
         if not mask[1:].any():  # the first id is never predicted
             raise ValueError("this conversation has no answer to train on")
 

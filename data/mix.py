@@ -54,7 +54,6 @@ class Mix(Source):
         shared = {"cache": self.cache, "document_mask": self.document_mask}  # set for all at once
         self.weights = []
         self.members = {}
-
         for name, node in self.sources.items():
             path = f"data.sources.{name}"
             options = {"val_fraction": self.val_fraction, "weight": 1}

@@ -43,8 +43,10 @@ def with_model(node: DictConfig, keys: list[str], choices: dict) -> tuple[DictCo
     wanted = settings.model.context_length
     longest = found["model"]["context_length"]
     if isinstance(wanted, int | float) and wanted > longest:  # 1e3 is an integer, too
-        reason = f"and {node.init_from} has {longest}; it can only be shortened"
-        raise ValueError(f"model.context_length is {wanted}, {reason}")
+        raise ValueError(
+            f"model.context_length is {wanted}, and {node.init_from} has {longest}; it can only be "
+            "shortened"
+        )
 
     if "model.head.pooling" in keys:  # then it has to fit the data, as that of a new model
         build_data(replace(to_config(settings), init_from=None))
@@ -81,8 +83,10 @@ def starting_model(config: Config) -> nn.Module:
         model = build_model(config.model, vocab_size)
     wanted = model_tensors(model) | frozen_tensors(model)
     if lost := sorted(weights.keys() - wanted.keys()):
-        hint = "remove the kind= that has no place for it"
-        raise ValueError(f"{lost[0]} of init_from is not in the new model; {hint}")
+        raise ValueError(
+            f"{lost[0]} of init_from is not in the new model; remove the kind= that has no place for "
+            "it"
+        )
 
     if added := sorted(wanted.keys() - weights.keys()):
         print0(f"newly initialized: {', '.join(added)}")

@@ -56,7 +56,6 @@ class Client(BaseHTTPRequestHandler):
             streams = request.streams
             if streams:
                 self.send("", "text/event-stream")
-
             WAITING.append(request)
             WORKER.submit(request.generate).result()
             if not request.is_done:
@@ -110,6 +109,8 @@ class Request:
                 raise ValueError(f"unknown setting {name}; choose from {', '.join(FLAGS)}")
 
         options = parse_options(flags)
+        if options.n > 128:
+            raise ValueError("n is at most 128")
         # what the sampler checks: that this model can embed, or generate. It would also refuse
         # settings without effect, such as a seed, which clients send for greedy decoding, too
         options.given = {"embed" if options.embed else "max_new_tokens"}
@@ -120,7 +121,6 @@ class Request:
 
         if self.n_likely and (self.streams or not sampler.echoes):
             raise ValueError("logprobs needs a decoder that continues a text, without a stream")
-
         if options.chat:
             self.kind += ".chunk" * self.streams
             prompts = [to_messages(read_turns("the request", prompts))]
@@ -163,7 +163,6 @@ class Request:
     def answer(self, rows: list) -> str:
         """The vectors, or the texts; of a stream, what is new in them."""
         answer: dict = {"object": self.kind}
-
         if self.kind == "list":
             data = [json.loads(row.stream.text) | {"index": n} for n, row in enumerate(rows)]
             answer["data"] = data
@@ -183,7 +182,6 @@ class Request:
         reason = row.stream.finish_reason
         reason = "stop" if reason == "eos" else reason
         choice = {"index": self.rows.index(row), "finish_reason": reason}
-
         if self.kind == "chat.completion.chunk":
             return choice | {"delta": {"content": new}}
         if self.kind == "chat.completion":

@@ -31,8 +31,10 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     found = resolve(match.table(), adapters)
     written = {name for _, names in found.values() for name in names}
     if other := written ^ adapters.keys():
-        reason = f"is one with others in {model_type}: adapt all of them, or none"
-        raise HubError(f"{min(other)} {reason}; or leave out --adapter")
+        raise HubError(
+            f"{min(other)} is one with others in {model_type}: adapt all of them, or none; or leave "
+            "out --adapter"
+        )
 
     tensors = {}
     ranks = {}

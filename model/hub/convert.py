@@ -50,9 +50,10 @@ def load_hf(place: str | Path) -> tuple[nn.Module, Tokenizer, ModelConfig]:
 
         # the text of the comparison may be shorter than a window
         if windows(hf_config) != windows(written) or not agree(model, found, *compared):
-            reason = "the logits or windows differ from those of transformers"
-            changed = changed_keys(hf_config, written)
-            raise HubError(f"{reason}; keys that an export would change: {changed}")
+            raise HubError(
+                "the logits or windows differ from those of transformers; keys that an export would "
+                f"change: {changed_keys(hf_config, written)}"
+            )
 
     if family.note and not found.head:
         warn(f"{family.model_type}: {family.note}")

@@ -39,8 +39,10 @@ def resolve_folder(place: str) -> Path:
     if (folder / "config.json").exists():
         return folder
     if folder.exists() or not NAME.fullmatch(place):
-        reason = "it has no config.json; a run of this project needs no import"
-        raise HubError(f"{place} is not a model in a Hugging Face format: {reason}")
+        raise HubError(
+            f"{place} is not a model in a Hugging Face format: it has no config.json; a run of this "
+            "project needs no import"
+        )
     from huggingface_hub import snapshot_download
 
     with naming(f"{place} is not a folder, and cannot be downloaded"):
