@@ -83,7 +83,6 @@ class ChatTemplate:
 
         # values that the template may use
         self.names = {"eos_token": self.specials.get(tokenizer.specials["end"], "")}
-
         for file in SETTINGS:
             for name, value in json.loads(tokenizer.files.get(file, "{}")).items():
                 if isinstance(value, dict):  # as a token may be

@@ -160,11 +160,9 @@ class MixLoader(Loader):
         """Each source goes through epochs of its own, as far as it is drawn."""
         ids = np.full(len(positions), -1)
         counts = self.mix.drawn(positions), self.mix.drawn(positions + 1)
-
         for loader, first, before, after in zip(self.loaders, self.firsts, *counts, strict=True):
             is_mine = after > before  # this position makes the count grow
             ids[is_mine] = first + loader.example_ids(before[is_mine].astype(int))
-
         if ids.min() < 0:
             raise ValueError("drawn() of a mix must grow by one, in one source, at each position")
         return ids
