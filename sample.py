@@ -33,7 +33,7 @@ MAX_BATCH = 64
 class Row:
     """One sample: its prompt and its output so far."""
 
-    prompt: Any  # text, or messages
+    prompt: Any  # text, messages or (of a server) ids
     prompt_ids: list[int]  # with its template
     sample_id: int
     stream: TextStream

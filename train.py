@@ -231,7 +231,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     n_targets = world.sum(batch.count)[0] if world.size > 1 else batch.count
     size = state.micro_batch_size
 
-    # terms: custom modules with a method losses(), usually none; some need a count of the whole step
+    # terms: own modules with a method losses(), usually none; some need a count of the whole step
     if run.loss_module.terms:
         run.loss_module.terms.find_ratios(run, micro_batches(batch, size, world.device), n_targets)
     totals: dict[str, Tensor] = {}
@@ -258,7 +258,7 @@ def update(run: Run, train_module: Any, batch: Batch, clock: float) -> StepResul
     if world.parallel == "fsdp":
         norm = fsdp.whole(norm)
 
-    # all that the host reads, in one exchange: the only wait for the GPU
+    # all that the host reads (also n_targets), in one exchange: the only wait for the GPU
     own_clock = clock if world.is_main else 0.0  # summed below: all get that of the main process
     n_signals = len(distributed.received_signals)
     sums = world.sum(batch.count, norm, own_clock, n_signals, *totals.values())

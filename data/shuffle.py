@@ -32,8 +32,8 @@ def random_words(seed: np.uint64, row_ids: ArrayLike, width: int) -> ndarray:
 
 
 def permutation(positions: ArrayLike, n: int, seed: np.uint64) -> ndarray:
-    """A seeded permutation of range(n) at these positions: a Feistel network over the next even
-    power of two. A result outside of range(n) goes through it again, until it is inside
+    """A seeded permutation of range(n) at these positions: a Feistel network over the next
+    power of four. A result outside of range(n) goes through it again, until it is inside
     (en.wikipedia.org/wiki/Format-preserving_encryption)."""
     x = np.array(positions, np.uint64)
     half = (max(n - 1, 1).bit_length() + 1) // 2

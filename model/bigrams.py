@@ -11,8 +11,8 @@ from model.embedding import make_table
 
 class Bigrams(nn.Module):
     """x_t + w_1 * x_(t-1) + ... + w_4 * x_(t-4), with a weight for each channel, and a vector for
-    the pair of tokens at t-1 (0 if there is none) and t. Pairs are hashed to rows of a table, which
-    starts at zero, and rare ones share rows, as in fastText (arxiv.org/abs/1607.01759)."""
+    the pair of tokens at t-1 (0 if there is none) and t. Pairs are hashed to rows of a table, and
+    rare ones share rows, as in fastText (arxiv.org/abs/1607.01759). reset() sets all values."""
 
     def __init__(self, rows: int, d_model: int):
         super().__init__()

@@ -63,7 +63,7 @@ class State:
 
     def keep(self, start: int) -> None:
         """Drop the slots before `start`, and move the others so that it becomes slot 0: rows have
-        outgrown the context (see padding.py)."""
+        outgrown the context (see generate/padding.py, which calls this and overwrite_rows)."""
 
     def overwrite_rows(self, rows: list[int], other: Any) -> None:
         """Copy these rows from another state, which has read them again, or has read nothing."""

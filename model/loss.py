@@ -103,9 +103,10 @@ def chunk_gradients(
     is trained. torch.compile makes one graph of this function, which serves any number of chunks.
     On a GPU, while all options are off, chunk_loss gets logits whose last columns pad the
     vocabulary and are -inf."""
+    # the parameters are inputs only if they are trained
+    inputs = [rows_NC, *padded.parameters] if padded.is_trained else [rows_NC]
 
     def loss_of(rows_NC: Tensor, *trained: Tensor) -> Tensor:
-        # the parameters are inputs only if they are trained
         logits = F.linear(rows_NC, *(trained or padded.parameters))
 
         # in bfloat16, a sum over the vocabulary would be off by a percent
@@ -117,7 +118,6 @@ def chunk_gradients(
             logits = logits[:, : padded.vocab_size]
         return chunk_loss(logits, *labels, **options)
 
-    inputs = [rows_NC, *padded.parameters] if padded.is_trained else [rows_NC]
     if torch.compiler.is_compiling():
         # the form that torch.compile can trace; in eager mode it would import the compiler
         numbers = tuple(range(len(inputs)))

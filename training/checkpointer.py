@@ -83,7 +83,7 @@ class Checkpointer:
         self.saved_step = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
-            # what is left failed: a best step is tried again, until there is a better one
+            # after wait(), only what failed is left: a best step is tried again, until a better one
             failed = {step: old for step, old in self.unsaved.items() if step == state.best_step}
             self.unsaved = failed | {state.step: (copies, plain)}
             self.pending = self.executor.submit(self.write)

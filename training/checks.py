@@ -47,7 +47,7 @@ def check_batches(objective: Any, loader: Any) -> None:
     """Refuse an objective that counts or remembers its calls: a resumed run would start over."""
     before = repr(vars(objective))
     batches = [loader.batch(0) for _ in range(2)]
-    # all tensors of a batch: its inputs, its targets, and its weights if it has any
+    # all tensors: the inputs; and of what a batch yields, the targets, and weights if there are any
     first, again = [[*batch.inputs.values(), *filter(torch.is_tensor, batch)] for batch in batches]
     if repr(vars(objective)) != before or not all(map(torch.equal, first, again)):
         reason = "changes when it makes a batch, which may depend only on its rows and draws"

@@ -30,7 +30,7 @@ class TrainState:
 
     def record(self, val_loss: float) -> bool:
         """Record the result of an evaluation, and return whether it is the best so far."""
-        # or the best step itself, again: loop() evaluates step 0 anew if a run was killed after it
+        # or the best step itself, again: fine-tuning that was killed after step 0 evaluates it anew
         is_best = val_loss < self.best_val_loss or self.step == self.best_step
         self.evals_since_best += 1
         if is_best:

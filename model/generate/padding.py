@@ -19,7 +19,7 @@ def visible_slots(rows: Rows, size: int, device: torch.device) -> Tensor:
 
 def drop_older_half(state: Any) -> None:
     """Let rows longer than the context continue with their newer half, which is read again into
-    the last slots in use; the other rows stay as they are.
+    the last slots in use. The other rows stay as they are: for them the cache keeps what fits.
 
     With a context of 128, a row of 129 ids keeps 64. If it is alone, 65 slots are dropped, and the
     63 ids before its newest are read into those that are left; the next step reads the newest."""
