@@ -40,7 +40,6 @@ def explain(error: Exception) -> tuple[int | None, str]:
             return 6, f"the system allows no more threads ({reason}); raise ulimit -u"
         if re.search(LOST_PEER, message):
             return 7, f"another process of this run has ended or does not respond ({reason})"
-
     codes = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     code = getattr(error, "exit_code", next(codes, None))
     if isinstance(error, BrokenPipeError):  # from train.py, reported by training/settings.py

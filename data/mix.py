@@ -202,7 +202,6 @@ def load_mix(mix: Mix, trainer: Trainer, specials: Sequence[str], seed: int, loa
     those of one source."""
     pretrained, held_out = load_shared(mix, trainer, specials)
     parts = []
-
     for name, source in mix.members.items():
         try:
             parts.append(load(source, pretrained, (seed, name), held_out))

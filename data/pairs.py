@@ -31,12 +31,10 @@ class PairLoader(Loader):
 
         self.lengths = self.objective.truncated_lengths(lengths)
         is_too_long = (self.lengths < lengths).any(1)
-
         if is_too_long.any():
             used = self.choose(is_too_long)
             self.starts = self.starts[used]
             self.lengths = self.lengths[used]
-
         self.n = len(self.starts)
         self.widths = self.objective.widths(self.lengths)
         self.tokens_per_example = self.widths.sum(1).mean()

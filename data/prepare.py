@@ -119,7 +119,6 @@ def tokenize(
             if isinstance(ids, DataError):
                 skip(source, ids, skipped)
                 continue
-
             part = train if chunk.split == TRAIN else validation
             part.write(ids)
             part.n_bytes += chunk.n_bytes()
@@ -154,7 +153,6 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
     """Lists of chunks that are large enough for a thread."""
     job = []
     size = 0
-
     for chunk in chunks:
         job.append(chunk)
         size += chunk.n_bytes()
@@ -162,7 +160,6 @@ def batch_chunks(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
             yield job
             job = []
             size = 0
-
     if job:
         yield job
 

@@ -61,7 +61,6 @@ def split_documents(
         pieces = [(TRAIN if share else VALIDATION, document)]
         if 0 < share < 1:
             pieces = list(cut(document, share))
-
         for split, piece in pieces:
             # a val_path is the whole validation set; only in a mix is anything else held out
             if split == TRAIN or not val_sources:

@@ -29,7 +29,6 @@ class MixtureOfExperts(nn.Module):
         expert: dict,
     ):
         super().__init__()
-
         if top_k > n_experts:
             raise ValueError(f"top_k ({top_k}) must be at most n_experts ({n_experts})")
 

@@ -142,7 +142,6 @@ def weights_of(model: nn.Module, modules: set[str]) -> dict[str, list[str]]:
     shown = layer_counts(model).keys()
     starts = {module and f"{module}." for module in modules}
     lines = defaultdict(list)
-
     for name, weight in model.named_parameters(remove_duplicate=False):
         if shown >= {*LAYER.findall(name)}:
             start = max(filter(name.startswith, starts), key=len)
@@ -154,7 +153,6 @@ def print_walk(model: Transformer, steps: list[TensorRecord], options: Namespace
     weights = weights_of(model, {record.module for record in steps})
     counts = layer_counts(model)
     torch.set_printoptions(precision=3, linewidth=60)
-
     for module, records in groupby(steps, lambda record: record.module):
         print0(f"\n{module or model.kind}" + f"  x {counts[module]} layers" * (counts[module] > 1))
         for line in weights.pop(module, []):
@@ -186,7 +184,6 @@ def draw_mask(record: TensorRecord) -> list[str]:
 
     for query, row in enumerate(weights_TS):
         lines.append(f"query {query % 10} " + gap.join("#" if weight else "." for weight in row))
-
     return lines
 
 

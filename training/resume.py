@@ -80,7 +80,7 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
         raise CheckpointError(f"{run} was imported and has not been trained; use init_from={run}")
 
     check_code(run, stored, origin["code"])
-    old_origin = {key: stored.pop(key, None) for key in ("choices", "overrides", "code", "frozen")}
+    old = {key: stored.pop(key, None) for key in ("choices", "overrides", "code", "frozen")}
     settings = with_new_settings(stored)
     before = flatten(asdict(to_config(settings)))
     for key in sorted(before.keys() - flatten(stored)):
@@ -90,17 +90,17 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     keys = list(map(key_of, origin["overrides"]))
     options = {key: origin["choices"][key] for key in keys if key in origin["choices"]}
     fixed_groups = tuple(options.keys() - CHANGEABLE_GROUPS)
+    tell_changes({group: old["choices"].get(group) for group in options}, options, fixed_groups)
+
     for key in keys:
         if key not in fixed_groups:
             OmegaConf.update(settings, key, OmegaConf.select(node, key), merge=False)
     config = to_config(settings)
-
-    choices = old_origin["choices"]
-    tell_changes({group: choices.get(group) for group in options}, options, fixed_groups)
     tell_changes(before, flatten(asdict(config)), FIXED)
-    choices |= options
-    old_origin["overrides"] = list(dict.fromkeys(old_origin["overrides"] + origin["overrides"]))
-    return config, old_origin | {"code": origin["code"]}
+
+    overrides = list(dict.fromkeys(old["overrides"] + origin["overrides"]))
+    choices = old["choices"] | options
+    return config, {**old, "choices": choices, "overrides": overrides, "code": origin["code"]}
 
 
 def with_new_settings(stored: dict) -> Any:

@@ -26,8 +26,10 @@ def fit_on_gpu(run: Run, train_module: Any, rows: int) -> int:
     while world.sum(runs_out_of_memory(run, train_module, widest.rows(0, rows))).any():
         # with FSDP, no other pass can run after a failed backward pass
         if rows == 1 or world.parallel == "fsdp":
-            hint = "lower train.micro_batch_size, size= or model.context_length"
-            raise MemoryError(f"micro-batches of {rows} do not fit on the GPU; {hint}")
+            raise MemoryError(
+                f"micro-batches of {rows} do not fit on the GPU; lower train.micro_batch_size, "
+                "size= or model.context_length"
+            )
 
         rows = math.ceil(rows / 2)
         warn(f"out of memory; trying micro-batches of {rows}")

@@ -151,7 +151,6 @@ def read_turns(place: str, row: Any) -> list[str]:
 
     if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")
-
     turns = []
     for message in messages:
         role, content = [text_of(place, message, field) for field in FIELDS]

@@ -36,7 +36,8 @@ def encode_marked(
     elif "mask" in specials:
         marks = [specials["mask"]] * count
     else:
-        marks = [specials[name] for name in specials if name.startswith("sentinel")][:count]
+        names = [f"sentinel_{n}" for n in range(count)]
+        marks = [specials[name] for name in names if name in specials]
 
     if marks and len(marks) != count:  # without marks, it is text
         raise ValueError(f"the prompt has {count} {MASK}; this run has {len(marks)}")

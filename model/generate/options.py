@@ -213,7 +213,6 @@ def read_texts(options: Namespace) -> list:
     """The lines of --file, or stdin as one prompt; with --embed, each line of stdin, with --chat,
     the messages in each."""
     file = options.file
-
     if not file and sys.stdin.isatty():
         raise ValueError("no prompt: give --prompt, --file or --interactive, or text on stdin")
     data = file.read_bytes() if file else sys.stdin.buffer.read()
@@ -222,7 +221,6 @@ def read_texts(options: Namespace) -> list:
     if not (file or options.embed or options.chat):
         return [text]
     lines = text.split("\n")
-
     if not options.chat:
         return lines
 

@@ -30,9 +30,9 @@ def drop_older_half(state: Any) -> None:
     for number in full:
         del state.rows[number][:-half]
 
-    # the newest id of each row is in no cache yet: the next step reads it
-    n_dropped = context + 1 - max(map(len, state.rows))
-    state.caches.keep(n_dropped, context)
+    # of each row all but the newest id has been read, and the next step reads that
+    n_read = max(map(len, state.rows)) - 1
+    state.caches.keep(context - n_read, context)
 
     if state.visible is not None:
         state.visible.copy_(visible_slots(state.rows, state.size, state.prompts_BT.device))

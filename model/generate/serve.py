@@ -97,7 +97,7 @@ class Request:
         prompts = settings.pop(field)
 
         # not all kinds of requests have these settings
-        self.streams = field != "input" and settings.pop("stream", False)
+        self.streams = field != "input" and settings.pop("stream", None) is True
         self.echoes = field == "prompt" and settings.pop("echo", False)
         self.n_likely = field == "prompt" and settings.pop("logprobs", 0)  # at each place
 

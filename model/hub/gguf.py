@@ -38,7 +38,8 @@ KEYS = {  # {key of the file: option of the spec, or what metadata() adds to the
     "attention.sliding_window": SIZE,
 }
 WIDTHS = ("attention.head_dim", "attention.v_head_dim")
-# {class that llama.cpp has: what it reads of WIDTHS, SIZE and biases}; each reads the other KEYS
+OPTIONAL = (*WIDTHS, SIZE)
+# {class that llama.cpp has: what it reads besides KEYS, and which of the OPTIONAL ones of these}
 ARCHITECTURES = {
     "gpt2": (),
     "llama": (*WIDTHS, "attention.bias", "attention.o_bias", "ffn.bias"),
@@ -46,7 +47,7 @@ ARCHITECTURES = {
     "qwen3": WIDTHS,
     "smollm3": (),
     "olmo2": (),
-    "gemma3_text": (*WIDTHS, SIZE),
+    "gemma3_text": OPTIONAL,
 }
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -117,12 +118,12 @@ def refuse_unread(found: Match) -> None:
             "(or gpt2, qwen2, smollm3, gemma3 or olmo2)"
         )
 
-    read = {*KEYS.values()} - {*WIDTHS, SIZE} | {*ARCHITECTURES[family.model_type]}
+    read = {*KEYS.values()} - {*OPTIONAL} | {*ARCHITECTURES[family.model_type]}
     read.add("attention.queries_per_kv")  # the number of key/value heads says it
-    usual = type(config)(**{key: getattr(config, key) for key in SIZES})
+    assumed = type(config)(**{key: getattr(config, key) for key in SIZES})
     with naming("llama.cpp"):
         own = {option: spec[option] for option in read & spec.keys()}
-        refuse_changes(spec, read_config(family, usual) | own)
+        refuse_changes(spec, read_config(family, assumed) | own)
 
 
 def metadata(spec: Spec) -> Spec:
