@@ -213,7 +213,6 @@ class Sampler:
         from model.explain import write_page
 
         inputs = {"tokens": row.prompt_ids}
-
         if self.model.kind == "encoder_decoder":
             target = [self.tokenizer.start, *row.stream.ids]
             inputs = {"source": row.prompt_ids, "tokens": target[: self.model.context_length]}
@@ -238,7 +237,6 @@ def as_json(row: Row) -> str:
     else:
         for name in ("text", "ids", "logprobs", "finish_reason"):
             fields[name] = getattr(row.stream, name)
-
     return json.dumps(fields, ensure_ascii=sys.stdout.isatty()) + "\n"
 
 

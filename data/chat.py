@@ -147,14 +147,14 @@ class ChatTemplate:
         """Returns (ids, a mask of those that begin in an answer)."""
         pieces = self.render_pieces(messages)
         text = "".join(pieces)
+
         # places are the characters at which the ids begin
         ids, places = map(np.array, self.tokenizer.encode_specials(text))
 
         # where an answer begins, where it ends, where the next one begins, and so on: an id is in
-        # an answer if an odd number of them precedes it
-        edges = [*accumulate(map(len, pieces))]
-        if len(pieces) == 1:  # the template marks nothing
-            edges = self.find_answers(messages, text)
+        # an answer if an odd number of them precedes it. The template may mark none
+        marked = [*accumulate(map(len, pieces[:-1]))]
+        edges = marked or self.find_answers(messages, text)
         n_before = np.searchsorted(edges, places, "right")
         mask = n_before % 2 == 1
         if not mask[1:].any():  # the first id is never predicted

@@ -129,7 +129,7 @@ def hold_out_of_all(sources: list[Source]) -> HeldOut:
 
 
 class JoinedFiles:
-    """The size of all sources together."""
+    """One split of all sources: their files, and what these are together."""
 
     def __init__(self, files: list[TokenFile]):
         self.parts = files

@@ -120,7 +120,6 @@ def tell_changes(before: dict, after: dict, fixed: tuple[str, ...]) -> None:
         new = after.get(key)
         if new == old or key in UNTOLD:
             continue
-
         if key.startswith(fixed):
             change = f"{key} was {show(old)} in this run and is now {show(new)}"
             raise ValueError(f"{change}; it cannot change: remove it, or start a new name=")

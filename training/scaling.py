@@ -52,7 +52,6 @@ class ScalingLaw:
         run = (
             f"{size:,.0f} parameters, {length:,.0f} tokens ({times:.1f} times the largest compute)"
         )
-
         return f"{run}: {loss:.3f} ({loss - half:.3f} to {loss + half:.3f})"
 
     def expect_in(self, seconds: float) -> str:

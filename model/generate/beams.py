@@ -15,7 +15,7 @@ Steps = list[DecodeStep]
 
 
 class Beam(NamedTuple):
-    """A sequence of tokens, which continues a row of the batch by one."""
+    """A sequence of tokens, which continues a row of the batch by one (the first one by none)."""
 
     row: int
     token: int

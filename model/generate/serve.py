@@ -59,7 +59,7 @@ class Client(BaseHTTPRequestHandler):
             WAITING.append(request)
             WORKER.submit(request.generate).result()
             if not request.is_done:
-                raise RuntimeError("it failed in a batch with another request")
+                raise RuntimeError("another request of its batch failed; ask again")
             answer = request.answer(request.rows)
         except Exception as error:  # whatever was asked, the server goes on
             status = 400

@@ -42,10 +42,8 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     is_transposed = model_type == "gpt2"
     for hf_name, (rule, names) in found.items():
         parts = [adapters[name] for name in names]
-
         rows = torch.block_diag(*[part.scale * part.up for part in parts])
         up = rule.to_hf(list(rows.split([len(part.up) for part in parts])))
-
         module = hf_name.removesuffix(".weight")
         prefix = f"base_model.model.{module}.lora_"
         down = torch.cat([part.down for part in parts])

@@ -12,7 +12,7 @@ from model.hub.spec import LOSSLESS_IF, LOSSLESS_UPGRADES, Spec
 from model.hub.tensors import Table, columns
 
 Keys = dict[str, Any]  # of config.json
-KV_HEADS = "attention.n_kv_heads"  # only in tables of keys: what files have, not queries_per_kv
+KV_HEADS = "attention.n_kv_heads"  # what files have in place of queries_per_kv
 SIZES = {  # names in all families but T5 and BART, or aliases that transformers accepts
     "hidden_size": "d_model",
     "num_hidden_layers": "n_layers",
@@ -125,10 +125,11 @@ class Match(NamedTuple):
 def read_config(family: Family, config: Any) -> Spec:
     """The spec of a config. A value that has no counterpart here is refused by name."""
     spec = family.spec | read_keys(family, config)
-    spec["ffn.d_ff"] = spec["ffn.d_ff"] or 4 * spec["d_model"]
     for option, value in spec.items():
         if value is None and option.endswith("head_dim"):
             spec[option] = spec["d_model"] // spec["n_heads"]
+    if spec["ffn.d_ff"] is None:
+        spec["ffn.d_ff"] = 4 * spec["d_model"]
 
     spec |= family.read_position(config, spec)
     return spec | family.read(config, spec) | read_head(family, config)

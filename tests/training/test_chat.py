@@ -244,7 +244,7 @@ FAILS = {
     CHANGES: "c.jsonl:41: the chat template does not show where an answer begins or ends; mark",
     ENDS.replace(PROMPT, PROMPT + "<think>"): "does not show where an answer begins",
     "{% if %}": "the chat template is invalid: Expected an expression",
-    "{% generation %}{% endgeneration %}x": "this conversation has no answer to train on",
+    "{% generation %}{% endgeneration %}x ": "this conversation has no answer to train on",
 }
 
 
@@ -279,8 +279,7 @@ def test_the_date_of_a_run_is_that_of_its_start(folder, room, monkeypatch):
 
 def test_conversations_that_begin_alike_are_in_both_splits(room):
     write([row_of("system", "s", "user", f"{i}", "assistant", f"{i}") for i in range(40)])
-    found = source("chat", path="c.jsonl", val_fraction=0.5)
-    splits = [chunk.split for chunk in chunks_of(found)]
+    splits = [chunk.split for chunk in chunks_of(source("chat", path="c.jsonl", val_fraction=0.5))]
     assert 9 < splits.count(VALIDATION) < 31
 
 
@@ -349,8 +348,7 @@ def test_from_a_folder_and_back(folder, start, say, command):
     lora = ["adapt=lora", "optimizer.lr=0.02", "init_from=hf", "name=tuned"]
     start.plainly(*CHAT, *usual, *lora)
     found = json.loads(command(evaluate, "--run", "runs/tuned", "--json").out)
-    logged = last("runs/tuned", "val_loss")
-    assert [found["val_loss"]] == pytest.approx(logged), "of merged weights"
+    assert [found["val_loss"]] == pytest.approx(last("runs/tuned", "val_loss")), "merged weights"
     export_run("runs/tuned", "latest", Path("back"), None)
     assert hf_answer("back", QUESTION) != hf_answer("hf", QUESTION)
     ends = both_say(say, "runs/tuned", "back")
@@ -368,8 +366,7 @@ def test_of_our_own(run, say):
         model=llama tokenizer=bpe tokenizer.vocab_size=280 train.steps=30
         model.context_length=96 optimizer.lr=0.01 sample.every=30 name=own
     """
-    folder = run(*CHAT, *options.split())
-    [sampled] = read_lines(folder / "samples.jsonl")
+    [sampled] = read_lines(run(*CHAT, *options.split()) / "samples.jsonl")
     assert "assistant:" in sampled["source"] and "[[" not in str(sampled)
     export_run("runs/own", "latest", Path("back"), None)
     both_say(say, "runs/own", "back")

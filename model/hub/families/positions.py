@@ -28,7 +28,7 @@ def read_rope(config: Any, spec: Spec, kind: str = FULL) -> Spec:
     checked = build("rope_type", SCALINGS, scaling | options)  # refuses unknown keys
     if options:
         scaling |= vars(checked)
-    rotated = rope["partial_rotary_factor"] if "position.rotary_fraction" in spec else 1.0
+    rotated = rope.get("partial_rotary_factor", 1.0) if "position.rotary_fraction" in spec else 1.0
     position = {"rope_theta": theta, "rotary_fraction": rotated, "scaling": scaling}
     return flatten(position, "position.")
 

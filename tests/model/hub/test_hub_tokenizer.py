@@ -49,9 +49,8 @@ def bpe(*special, **options):
 
 def llama3():
     tokenizer = bpe(BEGIN, *reversed(ENDS), pattern=NOT_POSSESSIVE)
-    begin = [(BEGIN, tokenizer.token_to_id(BEGIN))]
-    pair = f"{BEGIN} $A {BEGIN}:1 $B:1"
-    template = processors.TemplateProcessing(f"{BEGIN} $A", pair, begin)
+    texts = f"{BEGIN} $A", f"{BEGIN} $A {BEGIN}:1 $B:1"
+    template = processors.TemplateProcessing(*texts, [(BEGIN, tokenizer.token_to_id(BEGIN))])
     byte_level = processors.ByteLevel(trim_offsets=False)
     tokenizer.post_processor = processors.Sequence([byte_level, template])
     settings = {"bos_token": BEGIN, "eos_token": ENDS[0], **PLAIN}
@@ -73,8 +72,9 @@ def qwen():
     names = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
     tokenizer = bpe(*names, pattern=NOT_POSSESSIVE, normalizer=normalizers.NFC())
     tokenizer.add_tokens([AddedToken("<think>", normalized=False)])
-    settings = {"pad_token": names[0], "eos_token": names[2], "bos_token": None, **PLAIN}
-    settings |= {"additional_special_tokens": [*names[1:]], "chat_template": CHAT}
+    tokenizer.post_processor = processors.ByteLevel()
+    roles = {"pad_token": names[0], "eos_token": names[2], "additional_special_tokens": names[1:]}
+    settings = roles | {"bos_token": None, "chat_template": CHAT} | PLAIN
     return tokenizer, {"tokenizer_config.json": settings}
 
 
