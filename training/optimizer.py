@@ -64,7 +64,8 @@ def make_muon(
     eps: Positive,
     embedding_lr_ratio: Positive | None = None,
 ) -> list[Optimizer]:
-    """Muon for the hidden matrices; AdamW for embeddings, head and vectors, at multiples of lr."""
+    """Muon for the hidden matrices; AdamW for embeddings, and for the rest: the head, vectors, and
+    other tables, such as that of bigrams. Both at multiples of lr."""
     shares: dict[Tensor, float] = {}  # each matrix's share of lr, usually 1
     tables = set()
 

@@ -61,7 +61,8 @@ def read_settings(node: DictConfig) -> tuple[Config, dict]:
 
 
 def new_config(node: DictConfig, choices: dict, overrides: Sequence[str]) -> tuple[Config, dict]:
-    """Returns (the config of a new run, the option of each config group)."""
+    """Returns (the config of a new run, the option of each config group; with init_from, only of
+    those that it does not set)."""
     if node.init_from is not None:
         node, choices = with_model(node, list(map(key_of, overrides)), choices)
     elif node.adapt.kind != "none":

@@ -49,8 +49,8 @@ class FixedSlots(Slots):
 
 def record(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """Record a step whose tensors keep their shapes and addresses, as one launch instead of
-    hundreds. It must have run once, because libraries allocate memory at first. The next call
-    overwrites its output."""
+    hundreds. Recording computes nothing. The step must have run once, because libraries allocate
+    memory at first. The next call overwrites its output."""
     graph = torch.cuda.CUDAGraph()
 
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
