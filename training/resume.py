@@ -30,7 +30,7 @@ FIXED = (
     "optimizer.kind",
     "eval.max_examples",  # the losses that choose the best checkpoint
 )
-# of these groups, such as optimizer=, another option may be chosen
+# groups of which another option may be chosen, such as schedule=cosine
 CHANGEABLE_GROUPS = {"schedule"}
 # may change without a message
 UNTOLD = ("name", "resume", "dry_run", "debug", "data.cache")

@@ -49,9 +49,9 @@ class ScalingLaw:
         t = 2 + 3 / freedom  # about Student's
         half = t * variance.sqrt()
         times = size * length / (n * d).max()
-        run = (
-            f"{size:,.0f} parameters, {length:,.0f} tokens ({times:.1f} times the largest compute)"
-        )
+        compute = f"{times:.1f} times the largest compute"
+        run = f"{size:,.0f} parameters, {length:,.0f} tokens ({compute})"
+
         return f"{run}: {loss:.3f} ({loss - half:.3f} to {loss + half:.3f})"
 
     def expect_in(self, seconds: float) -> str:
