@@ -83,7 +83,7 @@ class Sampler:
 
         # usually a decoder continues its prompt, with which the output begins
         self.echoes = continues and not options.chat
-        # what encode() adds to a prompt
+        # ids around a prompt, such as BERT's [CLS] and [SEP] (a chat has a template of text)
         before, _ = self.tokenizer.template  # what is after a prompt would end the text
         self.template = [before, []]
         self.around = objective.prompt

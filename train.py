@@ -73,7 +73,7 @@ def train(config: Config, origin: dict | None = None) -> float:
         model = None
         if config.init_from is not None and stored is None:
             model = starting_model(config)
-        world.wait()  # not limited by ddp_timeout: one process may tokenize a large text
+        world.wait()  # not limited by ddp_timeout: one may have tokenized a large text
         has_weights = world.is_main or world.parallel != "fsdp"
 
         with torch.device("cpu" if has_weights else "meta"):
@@ -86,9 +86,6 @@ def train(config: Config, origin: dict | None = None) -> float:
             fsdp.shard(loss_module, world)
         else:
             loss_module.to(world.device)
-
-        if world.size > 1:
-            loss_module.register_forward_pre_hook(processes.share_buffers)
 
         # the optimizers (two with Muon); a checkpoint then fills in weights, state and progress
         optimizers = build_optimizers(config.optimizer, model)
@@ -117,8 +114,12 @@ def train(config: Config, origin: dict | None = None) -> float:
             recompute_blocks(model)
         train_module: nn.Module = loss_module
         if world.parallel == "ddp":
-            train_module = DistributedDataParallel(loss_module, gradient_as_bucket_view=True)
+            train_module = DistributedDataParallel(
+                loss_module, gradient_as_bucket_view=True, broadcast_buffers=False
+            )
         state.micro_batch_size = fit_micro_batch(run, train_module)
+        if world.size > 1:  # not before: a process that runs out of memory makes fewer passes
+            loss_module.register_forward_pre_hook(processes.share_buffers)
 
         # the folder of the run, with what it needs besides its weights
         if not is_finished:  # a finished run keeps the settings that it was trained with

@@ -31,9 +31,10 @@ def to_config(node: DictConfig) -> Config:
         raise ValueError(f"a value is needed for {' and '.join(sorted(missing))}")
     values: Any = OmegaConf.to_container(node, resolve=True)
     for name in values.keys() - Config.__dataclass_fields__.keys():
-        if (CONFIGS / name).is_dir():  # Hydra puts a file without `@package` here
+        if (CONFIGS / name).is_dir():  # where Hydra puts a file of your own without `@package`
             line = "'# @package ...', like the others in its folder"
             raise ValueError(f"the file of {name}=... must begin with the line {line}")
+
     config: Config = construct("", Config, values)
     if config.plan.gpu and not config.dry_run:
         raise ValueError("plan.gpu plans a run for another GPU: add dry_run=true")

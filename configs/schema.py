@@ -103,7 +103,7 @@ class LossConfig:
 
 @dataclass
 class PlanConfig:
-    gpu: str | None
+    gpu: str | int | None
     world: Count
     mfu: UpToOne
     price: NonNegative

@@ -79,6 +79,8 @@ def choose_objective(input_kind: str, architecture: str) -> dict:
             known.append(path)
             if architecture in kind.architectures:
                 return read_yaml(path)
+    if not known:
+        raise ValueError(f"no objective of configs/ is for {input_kind}: choose objective=")
     return read_yaml(known[0])
 
 
@@ -119,7 +121,8 @@ def load_data(config: Config, tokenizer: Tokenizer | None = None) -> Loaders:
 
 
 def fit_to(objective: Objective, tokenizer: Tokenizer) -> Pretrained:
-    """A pretrained tokenizer, for data of this objective."""
+    """A pretrained tokenizer, for data of this objective. Its template, the ids that it puts around
+    any text, such as BERT's [CLS] and [SEP], is kept only for texts with labels."""
     known = {*tokenizer.specials, *REPLACEABLE}
     missing = [name for name in objective.specials if name not in known]
     if missing:

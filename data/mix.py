@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def with_file_settings(node: dict) -> dict:
     path = CONFIGS / f"data/{name}.yaml"
     option: dict = read_yaml(path) if path.exists() else {"kind": name}
 
-    for base in option.pop("defaults", []):  # _self_, which is no file, adds nothing
+    for base in option.pop("defaults", []):  # and at last _self_, which adds nothing
         option = with_file_settings({"kind": base}) | option
     usual = {key: value for key, value in option.items() if value != "???"}
     return usual | node | {"kind": option["kind"]}
@@ -116,8 +115,10 @@ def hold_out_of_all(sources: list[Source]) -> HeldOut:
     """One held-out set: no source trains on what another one validates on. The files of a val_path
     are held out whole; of a single text only the end, even if another source would take it all."""
     alone = [hold_out(source) for source in sources]
-    shares = [item for part in alone for item in part.exceptions.items()]
-    exceptions = dict(sorted(shares, key=itemgetter(1)))  # of a text with two shares, the larger
+    exceptions: dict = {}
+    for own in alone:
+        for key, share in own.exceptions.items():
+            exceptions[key] = max(share, exceptions.get(key, 0.0))
 
     for source in sources:
         for part in source.validation_sources():

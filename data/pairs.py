@@ -54,10 +54,9 @@ class PairLoader(Loader):
             f"{self.file.split} are too long for a context of {self.objective.context_length}"
         )
         if too_long == "error" or not used.any():
-            name = "classify" if kind == "labels" else kind
             raise DataError(
-                f"{problem}; choose objective={name} objective.too_long=truncate, or raise the "
-                "model.context_length of a new model"
+                f"{problem}; choose objective={kind.replace('labels', 'classify')} "
+                "objective.too_long=truncate, or raise the model.context_length of a new model"
             )
 
         if kind == "chat":

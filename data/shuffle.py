@@ -50,7 +50,7 @@ def permutation(positions: ArrayLike, n: int, seed: np.uint64) -> ndarray:
     return x.astype(np.int64)
 
 
-def shuffled_ids(positions: ndarray, n: int, seed: int) -> ndarray:
+def shuffled_ids(positions: ndarray, n: int, seed: object) -> ndarray:
     """The example at each position of an endless stream; each epoch is a new permutation."""
     epochs, offsets = np.divmod(positions, n)
     ids = np.empty(len(positions), np.int64)

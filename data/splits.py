@@ -42,10 +42,11 @@ def hold_out(source: Source) -> HeldOut:
     if source.validation_sources():
         return HeldOut({}, 0.0)
 
-    held_out = HeldOut({}, source.val_fraction)
     if len(keys) == 1 and source.input_kind == "text":
-        held_out.exceptions[keys[0]] = 1 - source.val_fraction
-    elif len(keys) < LOOKAHEAD and all(map(held_out.train_share, keys)):
+        return HeldOut({keys[0]: 1 - source.val_fraction}, 0.0)
+
+    held_out = HeldOut({}, source.val_fraction)
+    if len(keys) < LOOKAHEAD and all(map(held_out.train_share, keys)):
         held_out.exceptions[min(keys)] = 0.0
     return held_out
 
@@ -62,7 +63,7 @@ def split_documents(
         if 0 < share < 1:
             pieces = list(cut(document, share))
         for split, piece in pieces:
-            # a val_path is the whole validation set; only in a mix is anything else held out
+            # a val_path is the whole validation set; what others in a mix hold out is dropped
             if split == TRAIN or not val_sources:
                 yield split, piece
 

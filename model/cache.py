@@ -16,7 +16,7 @@ class Slots:
         self.new: Any = slice(0)  # those of the tokens that were read last
 
     def reserve(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The slots of new tokens, (B, T, C), and all that they may read, including their own."""
+        """The slots of the new tokens in x, (T,), and of all that they may read, with their own."""
         start = self.length
         end = start + x.shape[1]
         if end > self.size:
@@ -97,7 +97,7 @@ class KVCache(State):
             buffer.copy_(buffer.roll(-start, -2))
 
     def overwrite_rows(self, rows: list[int], other: "KVCache") -> None:
-        """Copy all slots of the other cache to the newest slots of these rows."""
+        """Copy all slots of the other cache, if it has any, to the newest slots of these rows."""
         end = self.slots.length
         newest = slice(end - other.slots.length, end)
         for buffer, new in zip(self.buffers, other.buffers, strict=False):

@@ -12,7 +12,6 @@ from model.attend import Mask
 from model.attention import Attention, MultiHeadAttention, merge
 from model.cache import MemoryCache, Slots, State
 from model.mla import ATTENTIONS
-from model.position import Rotate
 
 
 class CrossAttention(MultiHeadAttention):
@@ -29,19 +28,18 @@ class CrossAttention(MultiHeadAttention):
         values: Tensor | None = None,
         *,
         mask: Mask,
-        rotate: Rotate | None = None,
         cache: State | None = None,
     ) -> Tensor:
         """Attend to `keys` and `values`, which default to `keys`. With a cache they are computed
         once."""
         q_BTW = self.query(x)
-        q_BHTD = self.queries(q_BTW, rotate)
+        q_BHTD = self.queries(q_BTW, None)
         heads = cache.buffers if cache else []
         if not heads:
             values = keys if values is None else values
             k_BSW = self.key(keys[..., : self.key_width])
             v_BSW = self.value(values[..., -self.value_width :])
-            heads = self.keys_and_values(k_BSW, v_BSW, rotate, None)
+            heads = self.keys_and_values(k_BSW, v_BSW, None, None)
             if cache is not None:
                 cache.write(*heads)
 

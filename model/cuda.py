@@ -48,7 +48,8 @@ def attention_kernels(bias: Tensor | None) -> AbstractContextManager:
 
 def takes_groups(q_BHTD: Tensor, bias: Tensor | None) -> bool:
     """Whether a fused kernel accepts fewer key/value heads than query heads. In torch 2.11 to 2.13
-    only flash attention does, without a mask, on Ampere or newer."""
+    only flash attention does, in 16 bits, without a mask, on Ampere or newer."""
     if not q_BHTD.is_cuda:
         return True
-    return bias is None and torch.cuda.get_device_capability(q_BHTD.device) >= (8, 0)
+    is_half = q_BHTD.dtype.itemsize == 2
+    return is_half and bias is None and torch.cuda.get_device_capability(q_BHTD.device) >= (8, 0)

@@ -33,8 +33,8 @@ RULES = {
 
 def initialize_weights(model: Any, scheme: str) -> None:
     """Draw every matrix by the scheme, and set its bias to zero. Other parameters stay as they are.
-    Then queries are scaled by query_gain, which is 1 but in T5, and a part with a method reset()
-    sets its own weights."""
+    Then queries are scaled by query_gain, which is 1 for the usual scale of scores, and a part with
+    a method reset() sets its own weights."""
     stds: dict = dict(zip(TYPES, SCHEMES[scheme], strict=True))
     matrices = {
         name: module

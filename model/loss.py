@@ -20,7 +20,7 @@ from model.embedding import Head
 
 CHUNK = 512  # positions in a chunk on a CPU, at most; but more if the vocabulary is small
 ALIGNMENT = 64  # pads the vocabulary: a GPU has no fast matmul for GPT-2's 50,257
-UNSLICED = ("cuda",)  # where the loss of all columns is faster than that of a slice
+UNSLICED = ("cuda",)  # where logits keep the padding, as -inf: a slice of them is slower
 GPU_CHUNK = 4096  # small chunks leave a GPU idle, and move the gradient of the head more often
 
 
@@ -112,7 +112,7 @@ def chunk_gradients(
         # in bfloat16, a sum over the vocabulary would be off by a percent
         logits = logits.to(exact_dtype(rows_NC))
         if rows_NC.device.type in UNSLICED and not any(options.values()):
-            # columns of padding are hidden: 50,257 of 50,304 would be read at half the speed
+            # keep the padding: 50,257 of 50,304 columns would be read at half the speed
             logits.detach()[:, padded.vocab_size :] = -math.inf  # their gradient is 0
         else:
             logits = logits[:, : padded.vocab_size]
@@ -124,9 +124,9 @@ def chunk_gradients(
         gradients, value = torch.func.grad_and_value(loss_of, numbers)(*inputs)
         return value, gradients
 
-    inputs = [tensor.detach().requires_grad_() for tensor in inputs]
-    value = loss_of(*inputs)
-    return value.detach(), torch.autograd.grad(value, inputs)
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    value = loss_of(*leaves)
+    return value.detach(), torch.autograd.grad(value, leaves)
 
 
 def loss_with_gradients(

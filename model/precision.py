@@ -13,7 +13,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision(NamedTuple):
-    """Weights and optimizer state stay in float32; matmuls run in `dtype`."""
+    """In training, weights and optimizer state stay in float32, and matmuls run in `dtype`."""
 
     device: torch.device
     dtype: torch.dtype
@@ -68,17 +68,11 @@ def choose_precision(device: torch.device, precision: str) -> Precision:
     if device.type == "cuda":
         return gpu_precision(device, precision)
     if precision != "auto":
-        return configured(device, precision)
+        return Precision(device, DTYPES[precision], "as configured")
     feature = cpu.fast_bf16() if device.type == "cpu" else None
     if feature:
         return Precision(device, torch.bfloat16, f"CPU has native bf16 matmul ({feature})")
     return Precision(device, torch.float32, f"no faster dtype is safe on this {device.type}")
-
-
-def configured(device: torch.device, precision: str) -> Precision:
-    is_slow = device.type == "cpu" and precision != "fp32" and not cpu.fast_bf16()
-    reason = "as configured" + ", though slow on this cpu" * is_slow
-    return Precision(device, DTYPES[precision], reason)
 
 
 def gpu_precision(device: torch.device, precision: str) -> Precision:
@@ -91,7 +85,7 @@ def gpu_precision(device: torch.device, precision: str) -> Precision:
     if precision == "bf16" and not has_bf16:
         raise ValueError("this GPU has no native bf16 matmul; choose precision=fp16 or fp32")
     if precision != "auto":
-        return configured(device, precision)
+        return Precision(device, DTYPES[precision], "as configured")
     if has_bf16:
         return Precision(device, torch.bfloat16, "GPU has native bf16 matmul")
     return Precision(device, torch.float16, "GPU lacks native bf16 matmul")

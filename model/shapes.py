@@ -90,8 +90,9 @@ def layer_counts(model: nn.Module) -> Counter[str]:
     """How many layers are identical to each; a repeated layer has no entry of its own."""
     counts: Counter[str] = Counter()
     for name, stack in model.named_children():
-        layers = stack.configs if isinstance(stack, Stack) else []
-        counts.update(f"{name}.blocks.{layers.index(layer)}" for layer in layers)
+        if isinstance(stack, Stack):  # blocks of one config may differ: the first may lack a norm
+            layers = list(zip(stack.configs, map(str, stack.blocks), strict=True))
+            counts.update(f"{name}.blocks.{layers.index(layer)}" for layer in layers)
     return counts
 
 

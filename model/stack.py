@@ -32,8 +32,8 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, memory_width: int | None = None):
         super().__init__()
-        # for parts with parameters of these names, which no config may set: cross-attention and
-        # blocks that have one get other values than None below
+        # build() gives each value to the parts that have a parameter of its name, which no config
+        # may set. With cross-attention, make_block() replaces `cross`, and make_cross() `memory`
         shared = {"causal": causal, "memory": None, "cross": None}
 
         for name in ("d_model", "n_heads", "n_layers", "context_length", "dropout"):

@@ -28,7 +28,7 @@ class Checkpointer:
     def __init__(self, folder: Path, run: Run):
         self.folder = folder
         self.run = run
-        self.constants: list = []  # begin() sets it
+        self.constants: list = []  # what no step may change: save() compares it
         self.executor = ThreadPoolExecutor(1, "checkpointer")
         self.pending: Future[None] | None = None  # the last write()
         self.unsaved: dict[int, tuple] = {}  # {step: (copies by file, state)}, oldest first
@@ -83,7 +83,7 @@ class Checkpointer:
         self.saved_step = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
-            # after wait(), only what failed is left: a best step is tried again, until a better one
+            # the thread is idle: what it has left has failed. Only the best step is tried again
             failed = {step: old for step, old in self.unsaved.items() if step == state.best_step}
             self.unsaved = failed | {state.step: (copies, plain)}
             self.pending = self.executor.submit(self.write)

@@ -35,7 +35,9 @@ def evaluate(
     def batches() -> Iterator[Batch]:
         found: Iterable[Batch] = loader.evaluation(limit)
         if bar:
-            found = bar.track(found, loader.n / loader.batch_size, description="evaluating")
+            found = bar.track(
+                found, (limit or loader.n) / loader.batch_size, description="evaluating"
+            )
         for batch in found:
             # several processes would not all stop at the same batch
             if bar and received_signals and run.world.size == 1:

@@ -71,7 +71,7 @@ def newton_schulz(matrices: Tensor) -> Tensor:
     """Approximately the nearest orthogonal matrices: the iterations bring all singular values
     near 1."""
     a, b, c = COEFFICIENTS
-    x = matrices.flatten(0, -3)  # a stack stays; of experts, two axes become one
+    x = matrices.flatten(0, -3)  # (n, rows, columns); two axes of experts become one
     is_tall = x.shape[-2] > x.shape[-1]
     if is_tall:
         x = x.mT

@@ -87,7 +87,7 @@ def machine(config: Config) -> tuple[Precision, float, float | None]:
             memory = FILLED * torch.cuda.mem_get_info(precision.device)[1]
         return precision, memory, peak_flops(precision)
 
-    name = config.plan.gpu.upper()
+    name = str(config.plan.gpu).upper()
     gpus = {key: gpu for key, gpu in read_gpus().items() if "memory" in gpu}
     if name not in gpus:
         raise ValueError(f"plan.gpu is {name!r}; choose one of: {', '.join(gpus)}")
@@ -121,7 +121,7 @@ def run_lines(config: Config, cost: Cost, peak: float | None) -> Iterator[str]:
     plan = config.plan
     length = RunLength(replace(config.train, epochs=None), config.model.context_length)
     if math.isinf(length.scheduled_steps):
-        yield "training    a length unknown until the text is read"
+        yield "training    a length unknown until the text is read, or set by the clock"
         return
 
     n_tokens = length.scheduled_steps * length.tokens_per_step

@@ -74,20 +74,10 @@ def place_in_sweep(node: DictConfig, hydra: Any) -> tuple[str, bool]:
 def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
     """Returns (the stored settings, overridden by the values of this command line; the origin of
     both). node, origin: what Hydra composed from this command line alone."""
-    run = RUNS / name
-    stored = read_config(run)
-    if stored["tokenizer"]["kind"] == "hub" and stored["init_from"] is None:
-        raise CheckpointError(f"{run} was imported and has not been trained; use init_from={run}")
-
-    check_code(run, stored, origin["code"])
-    old = {key: stored.pop(key, None) for key in ("choices", "overrides", "code", "frozen")}
-    settings = with_new_settings(stored)
-    before = flatten(asdict(to_config(settings)))
-    for key in sorted(before.keys() - flatten(stored)):
-        print0(f"{key} was added after this run was started, and is {show(before[key])}")
-
-    # an option that cannot change is only compared: what it brings may have been overridden
+    settings, before, old = stored_settings(RUNS / name, origin["code"])
     keys = list(map(key_of, origin["overrides"]))
+
+    # the options of groups; one that is fixed is only compared: its values may have been overridden
     options = {key: origin["choices"][key] for key in keys if key in origin["choices"]}
     fixed_groups = tuple(options.keys() - CHANGEABLE_GROUPS)
     tell_changes({group: old["choices"].get(group) for group in options}, options, fixed_groups)
@@ -100,16 +90,28 @@ def resumed(node: DictConfig, name: str, origin: dict) -> tuple[Config, dict]:
 
     overrides = list(dict.fromkeys(old["overrides"] + origin["overrides"]))
     choices = old["choices"] | options
-    return config, {**old, "choices": choices, "overrides": overrides, "code": origin["code"]}
+    return config, old | origin | {"choices": choices, "overrides": overrides}
 
 
-def with_new_settings(stored: dict) -> Any:
-    """The settings of a run, with today's defaults for those that did not exist when it began."""
+def stored_settings(run: Path, code: dict) -> tuple[Any, dict, dict]:
+    """Returns (the settings of a run, with today's defaults for those that did not exist when it
+    began; the same as {dotted key: value}; their origin). code: the hashes of today."""
+    stored = read_config(run)
+    if stored["tokenizer"]["kind"] == "hub" and stored["init_from"] is None:
+        raise CheckpointError(f"{run} was imported and has not been trained; use init_from={run}")
+    check_code(run, stored, code)
+    origin = {key: stored.pop(key, None) for key in ("choices", "overrides", "code", "frozen")}
+
     usual = read_yaml(CONFIGS / "train.yaml")
     del usual["defaults"], usual["hydra"]
     if stored["init_from"]:  # the model of a run that it started from has other settings
         del usual["model"]
-    return OmegaConf.merge(usual, stored)
+    settings: Any = OmegaConf.merge(usual, stored)
+
+    flat = flatten(asdict(to_config(settings)))
+    for key in sorted(flat.keys() - flatten(stored)):
+        print0(f"{key} was added after this run was started, and is {show(flat[key])}")
+    return settings, flat, origin
 
 
 def tell_changes(before: dict, after: dict, fixed: tuple[str, ...]) -> None:
@@ -128,4 +130,4 @@ def tell_changes(before: dict, after: dict, fixed: tuple[str, ...]) -> None:
 
 def show(value: Any) -> str:
     """A value as it is written on a command line."""
-    return json.dumps(value).strip('"')
+    return json.dumps(value, ensure_ascii=False).strip('"')

@@ -9,7 +9,7 @@ from configs.registry import Fraction, NonNegative, Registry, build
 from configs.schema import TrainConfig
 from training.run import TrainState
 
-UNKNOWN_STEPS = 1e12  # before the text is read, or for a run without steps: any warmup fits
+UNKNOWN_STEPS = 1e12  # before the text is read, or if train.steps is 0: any warmup fits
 Schedule = Callable[[float], float]
 
 

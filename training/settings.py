@@ -61,8 +61,8 @@ def read_settings(node: DictConfig) -> tuple[Config, dict]:
 
 
 def new_config(node: DictConfig, choices: dict, overrides: Sequence[str]) -> tuple[Config, dict]:
-    """Returns (the config of a new run, the option of each config group; with init_from, only of
-    those that it does not set)."""
+    """Returns (the config of a new run; the option of each config group, but for those that the
+    model of init_from replaces)."""
     if node.init_from is not None:
         node, choices = with_model(node, list(map(key_of, overrides)), choices)
     elif node.adapt.kind != "none":
@@ -83,7 +83,8 @@ def compose_run(overrides: Sequence[str]) -> Config:
 
 
 def check_parts(config: Config) -> None:
-    """Refuse parts that cannot be built, or a model that is too large, before any text is read."""
+    """Build each part once, so that wrong settings, or a model that is too large, are refused
+    before any text is read."""
     check_config(config.model)
     with torch.device("meta"):
         model = build_model(config.model, 256)  # the vocabulary is not known yet

@@ -39,12 +39,14 @@ def numbered(name: object, rows: Iterable) -> Rows:
 
 
 def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
-    """The rows of JSON Lines, which may be lists, or of a JSON list. The datasets library would
-    parse dates in texts."""
+    """The rows of JSON Lines, which may be lists, or of a JSON list: this begins with a bracket, and
+    ends in the first line only if that is alone. The datasets library would parse dates in texts."""
     lines = filter(str.strip, read_lines(path, encoding))
     first = next(lines, "").strip()
-    is_row = first.endswith("]") and next(lines, None)
-    if first.startswith("[") and not is_row:
+    has_more = next(lines, None) is not None
+    is_list = first.startswith("[") and not (first.endswith("]") and has_more)
+
+    if is_list:
         yield from numbered(path, parse_json(path, "".join(read_chunks(path, encoding))))
         return
     for number, line in enumerate(read_lines(path, encoding), 1):
@@ -141,13 +143,14 @@ def read_turns(place: str, row: Any) -> list[str]:
     output are two messages, after a system text if there is one."""
     row = row if isinstance(row, dict) else {"messages": row}
     messages = row.get("messages")
-    for question, answer in PAIRS.items():
-        if messages is None and question in row:
-            asked = row[question]
-            if row.get("input"):
-                asked = f"{asked}\n\n{row['input']}"
-            system = ["system", row["system"]] if row.get("system") else []
-            messages = to_messages([*system, "user", asked, "assistant", row.get(answer)])
+    question = next((name for name in PAIRS if name in row), None)
+
+    if messages is None and question:
+        asked = text_of(place, row, question)
+        if row.get("input"):
+            asked += "\n\n" + text_of(place, row, "input")
+        system = ["system", row["system"]] if row.get("system") else []
+        messages = to_messages([*system, "user", asked, "assistant", row.get(PAIRS[question])])
 
     if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")

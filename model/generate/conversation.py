@@ -38,7 +38,7 @@ class Conversation:
 
         if is_full and self.messages != self.system:
             row = sampler.encode([*self.system, turn])
-            if len(row.prompt_ids) < context:
+            if len(row.prompt_ids) <= context:
                 print0("the context is full: earlier turns are forgotten", file=sys.stderr)
 
         try:

@@ -128,7 +128,7 @@ def check_options(options: Namespace) -> None:
 
     if options.chat:
         names = "slide special " + ("system" if options.json else "n")
-        refuse(names, options, "--chat has a template and, with --json, all messages")
+        refuse(names, options, "--chat has a template, one answer and, with --json, all messages")
     else:
         refuse("system", options, "it is for --chat")
 

@@ -63,7 +63,8 @@ class Client(BaseHTTPRequestHandler):
             answer = request.answer(request.rows)
         except Exception as error:  # whatever was asked, the server goes on
             status = 400
-            answer = json.dumps({"error": {"message": f"{self.path}: {error}"}})
+            reason = f"{error}" + " is unknown or missing" * isinstance(error, KeyError)
+            answer = json.dumps({"error": {"message": f"{self.path}: {reason}"}})
 
         if streams:
             self.send_event(answer)

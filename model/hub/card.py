@@ -10,7 +10,7 @@ from model.weights import count_parameters
 def model_card(run: Path, loaded: LoadedRun) -> str:
     model, tokenizer, settings, step = loaded
     data = settings["choices"].get("data", "unknown")
-    if settings["choices"]:  # it was trained here
+    if settings["code"]:  # it was trained here
         origin = " ".join(["python train.py", *settings["overrides"]])
     else:  # imported from ...
         origin = (run / "environment.txt").read_text(encoding="utf-8").strip()
@@ -28,7 +28,7 @@ library_name: transformers
 
     {origin}
 
-- {count_parameters(model)}, a context of {settings["model"]["context_length"]} tokens
+- {count_parameters(model.requires_grad_())}, a context of {settings["model"]["context_length"]} tokens
 - tokenizer: {tokenizer.kind}, {tokenizer.vocab_size} tokens
 - data: {data}
 - step {step}: {metrics}

@@ -163,7 +163,7 @@ def read_head(family: Family, config: Any) -> Spec:
     architecture = (config.architectures or WITH_HEAD)[0]
     if kind != "encoder_decoder" and architecture.endswith("ForSequenceClassification"):
         n = config.num_labels
-        if n < 2 or config.problem_type == "multi_label_classification":
+        if n < 2 or config.problem_type not in (None, "single_label_classification"):
             raise HubError("regression and several labels for a text are not supported")
         return family.class_head | {"classes": [config.id2label[number] for number in range(n)]}
     if kind == "encoder" and not architecture.endswith(WITH_HEAD):

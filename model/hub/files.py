@@ -40,8 +40,8 @@ def resolve_folder(place: str) -> Path:
         return folder
     if folder.exists() or not NAME.fullmatch(place):
         raise HubError(
-            f"{place} is not a model in a Hugging Face format: it has no config.json; a run of this "
-            "project needs no import"
+            f"{place} is not a model in a Hugging Face format: there is no {folder / 'config.json'}; "
+            "a run of this project needs no import"
         )
     from huggingface_hub import snapshot_download
 

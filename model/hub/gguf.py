@@ -22,7 +22,7 @@ from model.hub.tokenizer import auto_tokenizer
 from model.weights import model_tensors
 
 GGUF = ".gguf"
-KEYS = {  # {key of the file: option of the spec, or what metadata() adds to these}
+KEYS = {  # {key of the file: its value in metadata()}
     "context_length": "context_length",
     "embedding_length": "d_model",
     "block_count": "n_layers",
@@ -37,17 +37,17 @@ KEYS = {  # {key of the file: option of the spec, or what metadata() adds to the
     "attention.value_length": "attention.v_head_dim",
     "attention.sliding_window": SIZE,
 }
-WIDTHS = ("attention.head_dim", "attention.v_head_dim")
-OPTIONAL = (*WIDTHS, SIZE)
-# {class that llama.cpp has: what it reads besides KEYS, and which of the OPTIONAL ones of these}
-ARCHITECTURES = {
-    "gpt2": (),
-    "llama": (*WIDTHS, "attention.bias", "attention.o_bias", "ffn.bias"),
-    "qwen2": (),
-    "qwen3": WIDTHS,
-    "smollm3": (),
-    "olmo2": (),
-    "gemma3_text": OPTIONAL,
+WIDTHS = ["attention.head_dim", "attention.v_head_dim"]
+ALWAYS = ["context_length", "d_model", "n_layers", "n_heads", "attention.queries_per_kv"]
+ALWAYS += ["ffn.d_ff", "norm.eps", "position.rope_theta"]
+READ = {  # {class that llama.cpp has: the options that it reads from a file}
+    "gpt2": ALWAYS,
+    "llama": [*ALWAYS, *WIDTHS, "attention.bias", "attention.o_bias", "ffn.bias"],
+    "qwen2": ALWAYS,
+    "qwen3": ALWAYS + WIDTHS,
+    "smollm3": ALWAYS,
+    "olmo2": ALWAYS,
+    "gemma3_text": [*ALWAYS, *WIDTHS, SIZE],
 }
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -112,17 +112,15 @@ def refuse_unread(found: Match) -> None:
     """Refuse a class that llama.cpp does not have, and options that it does not read from a file,
     unless they are the defaults of the class."""
     family, spec, config = found
-    if family.model_type not in ARCHITECTURES:
+    if family.model_type not in READ:
         raise HubError(
             f"{family.model_type} cannot be written as GGUF; try --family llama, or train model=llama "
             "(or gpt2, qwen2, smollm3, gemma3 or olmo2)"
         )
 
-    read = {*KEYS.values()} - {*OPTIONAL} | {*ARCHITECTURES[family.model_type]}
-    read.add("attention.queries_per_kv")  # the number of key/value heads says it
     assumed = type(config)(**{key: getattr(config, key) for key in SIZES})
     with naming("llama.cpp"):
-        own = {option: spec[option] for option in read & spec.keys()}
+        own = {option: spec[option] for option in READ[family.model_type] if option in spec}
         refuse_changes(spec, read_config(family, assumed) | own)
 
 
@@ -202,7 +200,6 @@ def warn_of_ids(library: Any, split: str) -> None:
     differences = {
         "does not normalize text": library.normalizer is not None,
         "keeps spaces around added tokens": any(token.lstrip or token.rstrip for token in added),
-        "finds added tokens within words": any(token.single_word for token in added),
         "applies merges in another way": library.model.ignore_merges != (split == "llama-bpe")
         and has_unmerged_words(library),
     }

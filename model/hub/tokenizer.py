@@ -26,7 +26,7 @@ ROLES = {
 }
 SENTINEL = re.compile(r"<(?:extra_id_|\|sentinel_)(\d+)\|?>")  # T5's and this project's
 CONFIG = "config.json"  # a run keeps its class and special tokens
-# no logit depends on these, and forced tokens are rules of generation
+# special tokens and prefixes; but forced tokens are rules of generation
 KEPT = re.compile("(?!forced).*_token_id|model_type|prefix|task_specific_params")
 # rules of generation that sample.py applies, and settings that are not rules
 OBEYED = re.compile(
@@ -43,10 +43,9 @@ def read_tokenizer(folder: Path, hf_config: Any) -> Tokenizer:
         if path.exists():
             files[name] = path.read_text(encoding="utf-8")
 
-    kept = special_keys(hf_config)
-    files[CONFIG] = json.dumps(kept, sort_keys=True)
+    files[CONFIG] = json.dumps(special_keys(hf_config), sort_keys=True)
     rules = read_rules(folder)
-    if rules.keys() - kept.keys():  # in an older folder, they are in config.json
+    if rules:  # in an older folder, they are in config.json
         files.setdefault(GENERATION, json.dumps(rules, indent=2))
 
     with naming(folder):
@@ -138,7 +137,7 @@ def special_ids(theirs: Any, hf_config: Any, rules: Keys) -> Ids:
 
 
 def tokenizer_files(tokenizer: Tokenizer, model: Any) -> dict[str, str]:
-    """The files, {name: text}, for this model; config.json has only the special tokens."""
+    """The files, {name: text}, for this model; of config.json, only what special_keys() keeps."""
     # special tokens in a text are split, as here, unless a text must name masks
     names_tokens = {"mask", "sentinel_0"} & tokenizer.specials.keys()
     splits = tokenizer.text is None and not names_tokens

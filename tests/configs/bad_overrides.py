@@ -11,7 +11,7 @@ CONFIG = {
     "data.document_mask=true model=t5": NO_DOCUMENTS,
     "data.document_mask=true data=synthetic": NO_DOCUMENTS,
     "optimizer=muon_moden": r"unknown option optimizer=muon_moden \(did you mean muon_modern\?\)",
-    "plan.gpu=H100": "add dry_run=true",
+    "plan.gpu=4090": "add dry_run=true",
     "data=book.txt": "unknown option data=book.txt .*a file is read by data=text or data=table",
     "attention=gqa,mha": "attention=gqa,mha lists several values; -m runs one training for each",
     # words that are no settings

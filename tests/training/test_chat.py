@@ -201,6 +201,7 @@ BAD = [
     (row_of("user", ["a"]), "c.jsonl:3 has ['a'] as 'content', not text"),
     (row_of("user", "a"), "c.jsonl:3: the assistant has no message to learn from"),
     ({"messages": ["a"]}, 'c.jsonl:3: expected an object such as {"role"'),
+    ({"instruction": None, "output": "b"}, "c.jsonl:3 has None as 'instruction', not text"),
 ]
 
 

@@ -38,8 +38,7 @@ model.decoder.embed_positions                    decoder.position.table
 
 
 def rules(spec: Spec, config: Any) -> Table:
-    bias = "final_logits_bias head.map.bias"
-    table = columns(bias, lambda row: row[0], lambda bias: bias[None])
+    table = columns("final_logits_bias head.map.bias", lambda row: row[0], lambda row: row[None])
     if not spec["head.tie_weights"]:  # then nothing is tied, and each side has a copy
         table |= columns(COPIES)
     return table | columns("model.shared embedding.table")

@@ -40,12 +40,22 @@ OLMO = DECODER.derive(
     values={"clip_qkv": {None: None}},  # few texts have values that are clipped
 )
 # the norms of OLMo 2 are on the outputs of sub-layers, and over all heads of queries and keys
-OLMO2_NAMES = (
-    DECODER.names.replace("post_attention_layernorm", "post_feedforward_layernorm")
-    .replace("input_layernorm", "post_attention_layernorm")
-    .replace("query_norm", "query_norm.norm")
-    .replace("key_norm", "key_norm.norm")
-)
+OLMO2_NAMES = """
+model.embed_tokens                            embedding.table
+model.norm                                    stack.final_norm
+lm_head                                       head.map
+model.layers.*.self_attn.q_proj               stack.blocks.*.attention.query
+model.layers.*.self_attn.k_proj               stack.blocks.*.attention.key
+model.layers.*.self_attn.v_proj               stack.blocks.*.attention.value
+model.layers.*.self_attn.q_norm               stack.blocks.*.attention.query_norm.norm
+model.layers.*.self_attn.k_norm               stack.blocks.*.attention.key_norm.norm
+model.layers.*.self_attn.o_proj               stack.blocks.*.attention.out
+model.layers.*.post_attention_layernorm       stack.blocks.*.attention_norm
+model.layers.*.mlp.gate_proj                  stack.blocks.*.ffn.gate
+model.layers.*.mlp.up_proj                    stack.blocks.*.ffn.up
+model.layers.*.mlp.down_proj                  stack.blocks.*.ffn.out
+model.layers.*.post_feedforward_layernorm     stack.blocks.*.ffn_norm
+"""
 OLMO2 = DECODER.derive(
     "olmo2", spec={"block.kind": "olmo2", "attention.qk_norm": "full"}, names=OLMO2_NAMES
 )

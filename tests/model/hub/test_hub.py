@@ -194,6 +194,7 @@ BAD_FOLDERS = [
     ),
     ("bert", CLASSIFIER | dict(id2label={0: "score"}), SEVERAL),
     ("bert", CLASSIFIER | dict(problem_type="multi_label_classification"), SEVERAL),
+    ("bert", CLASSIFIER | dict(problem_type="regression"), SEVERAL),
 ]
 
 
