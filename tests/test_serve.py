@@ -90,6 +90,7 @@ def test_requests_that_wait_are_one_batch(create, monkeypatch):
 WRONG = {
     "unknown setting best_of; choose from top_k, ": {"best_of": 3},
     "the prompt has 50 tokens; the context length is 32": {"prompt": "x" * 50, "stream": True},
+    "prompt is None; expected a text or a list": {"prompt": None},
 }
 
 

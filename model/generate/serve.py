@@ -95,7 +95,9 @@ class Request:
     def __init__(self, client: Client, settings: dict):
         self.client = client
         self.kind, field, *flags = REQUESTS[client.path]
-        prompts = settings.pop(field)
+        prompts = settings.pop(field, None)
+        if not isinstance(prompts, str | list) or prompts == []:
+            raise ValueError(f"{field} is {prompts!r:.60}; expected a text or a list")
 
         # not all kinds of requests have these settings
         self.streams = field != "input" and settings.pop("stream", None) is True

@@ -10,7 +10,9 @@ from data.disk import atomic_folder
 from model.adapt import adapters_of
 from model.checkpoint import load_run
 from model.hub.convert import read_hf_config
+from model.hub.family import refuse_changes
 from model.hub.files import is_hf_folder, resolve_folder
+from model.hub.spec import spec_from_model
 from model.hub.tensors import resolve
 from model.weights import write_tensors
 
@@ -27,6 +29,8 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
         raise HubError("--adapter is for adapt=lora of a Hugging Face folder; leave it out")
 
     match = read_hf_config(resolve_folder(base))
+    same = match.spec | {"context_length": model.context_length}  # it may be shorter
+    refuse_changes(spec_from_model(model), same)
     model_type = match.family.model_type
     found = resolve(match.table(), adapters)
     written = {name for _, names in found.values() for name in names}

@@ -10,6 +10,7 @@ import torch
 from configs.compose import compose_node, to_config
 from configs.errors import DataError
 from data.corpus import load_data
+from data.mix import hold_out_of_all
 from tests.data.corpora import source
 
 LENGTHS = {"a": 900, "b": 2500, "c": 400}
@@ -146,3 +147,4 @@ def test_options_bring_their_settings_and_a_tokenizer_reads_all(nodes):
     found = source("mix", sources={"d": hub}).members["d"]
     assert (found.id[:13], found.val_fraction) == ("HuggingFaceFW", 0.001)
     assert load(nodes, tokenizer={"kind": "char"}).tokenizer.n_ordinary == 3
+    assert hold_out_of_all([source("text", path="a.txt")]).held_out_fraction == 0

@@ -192,9 +192,15 @@ def test_transformers_reads_merged_weights_and_peft_adapters(name, rank, start, 
         torch.testing.assert_close(model(inputs).logits, net(inputs), atol=1e-5, rtol=1e-5)
 
 
-def test_maps_that_are_one_in_transformers_need_adapters_alike(start, command):
+REFUSED = {
+    "adapt.layers=value": "value.weight is one with others in gpt2",
+    "model.ffn.kind=relu": 'model.ffn.kind is "relu"; only "gelu_tanh" is supported',
+}
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_an_adapter_that_the_model_of_transformers_cannot_have(change, start, command):
     save(build_hf("gpt2"), Path("hf"))
-    start(*LORA_OF_HF, "adapt.layers=value")
-    errors = command(hub, *EXPORT, "adapter", "--adapter", code=4).err
-    assert "value.weight is one with others in gpt2" in errors
+    start(*LORA_OF_HF, change)
+    assert REFUSED[change] in command(hub, *EXPORT, "adapter", "--adapter", code=4).err
     assert not Path("adapter").exists()

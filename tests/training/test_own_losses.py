@@ -171,6 +171,7 @@ def test_a_second_forward_pass_leaves_no_trace():
     "losses, code, sentence",
     [
         ({"val_loss": torch.tensor(1.0)}, 2, "the name 'val_loss', which is taken; rename it"),
+        ({"parameters": torch.tensor(1.0)}, 2, "the name 'parameters', which is taken"),
         ({"size": torch.tensor(torch.inf)}, 5, "step 1: the size is not finite"),
     ],
 )
