@@ -127,7 +127,7 @@ def home(tmp_path_factory):
 @pytest.mark.parametrize("command", OTHERS)
 def test_commands_run(command, home, monkeypatch, capsys):
     monkeypatch.chdir(home)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"def \n")))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"def \n")))
     args = small(command)
     code = execute(args)
     out, err = capsys.readouterr()

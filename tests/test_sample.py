@@ -58,7 +58,7 @@ def run(home, monkeypatch, capsys):
     monkeypatch.chdir(home)
 
     def run(*args, name="gpt2", stdin=b""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         capsys.readouterr()
         folder = ["--run", f"runs/{name}"] if name else []
         code = run_command(lambda: sample.main(["--precision", "fp32", *folder, *args]))
@@ -88,7 +88,7 @@ def terminal(run, monkeypatch):
         show = Mock(wraps=sample.show)
         with monkeypatch.context() as patch:
             patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-            patch.setattr(sample, "show", show)
+            patch.setattr("sample.show", show)
             printed = run(*args)
         return [text for (text,), _ in show.call_args_list if text], printed
 
@@ -160,7 +160,7 @@ def test_each_line_of_a_file_is_a_prompt_of_its_own(run, rows, monkeypatch):
     assert contents(rows("--file", "prompts.txt", *options)) == contents(alone)
     printed = run("--file", "prompts.txt", *options)
     assert printed.count("---\n") == 7
-    monkeypatch.setattr(sample, "MAX_BATCH", 3)
+    monkeypatch.setattr("sample.MAX_BATCH", 3)
     assert run("--file", "prompts.txt", *options) == printed
 
 
@@ -252,7 +252,7 @@ def test_masks_are_filled(run, rows, monkeypatch):
     text = "li[MASK]e [MASK]"
     Path("masks.txt").write_text(f"{text}\n[MASK]e\n")
     batched = rows("--file", "masks.txt", name="bert")
-    monkeypatch.setattr(sample, "MAX_BATCH", 1)
+    monkeypatch.setattr("sample.MAX_BATCH", 1)
     row, short = rows("--file", "masks.txt", name="bert")
     assert contents(batched) == contents([row, short])
     filled, first, second = run("--prompt", text, name="bert").splitlines()
@@ -349,7 +349,7 @@ def test_errors(run, command):
 
 def test_a_terminal_without_a_prompt(run, monkeypatch):
     terminal = type("Terminal", (io.TextIOWrapper,), {"isatty": lambda stream: True})
-    monkeypatch.setattr(io, "TextIOWrapper", terminal)
+    monkeypatch.setattr("io.TextIOWrapper", terminal)
     code, error = run()
     assert code == 2
     assert "no prompt: give --prompt, --file or --interactive" in error

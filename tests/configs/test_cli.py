@@ -51,7 +51,7 @@ def test_an_error_is_one_line_and_an_exit_code(capsys, error, code, sentence):
 @pytest.mark.quick
 def test_a_closed_output(monkeypatch):
     """As some schedulers start programs."""
-    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr("sys.stdout", None)
     assert run_command(lambda: print0("lost")) == 0
 
 

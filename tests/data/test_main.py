@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from rich.filesize import decimal
 
-from data import prepare
 from data.__main__ import main
 from tests.data.corpora import write_rows
 
@@ -41,5 +40,5 @@ def test_every_objective(run, overrides):
 
 def test_a_large_text_is_announced(run, monkeypatch):
     """Training a tokenizer and encoding may take minutes."""
-    monkeypatch.setattr(prepare, "LARGE", len(TEXT))
+    monkeypatch.setattr("data.prepare.LARGE", len(TEXT))
     assert run(*TEXTS.split()).err == f"tokenizing {decimal(len(TEXT))} ...\n"

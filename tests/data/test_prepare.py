@@ -12,7 +12,7 @@ import pytest
 
 from configs.errors import DataError
 from configs.parts import LOADED
-from data import prepare, readers, store
+from data import prepare
 from data.store import TRAIN, VALIDATION
 from tests.data.corpora import SPECIALS, chunks_of, corpus, source, text_corpus, trainer, write_rows
 from tests.data.test_tokenizer import library as python_text
@@ -112,8 +112,8 @@ def test_pairs_are_those_of_the_source():
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "char"])
 def test_a_long_document_is_encoded_as_a_whole(monkeypatch, tokenizer):
-    monkeypatch.setattr(readers, "CHUNK_CHARS", 5000)
-    monkeypatch.setattr(prepare, "JOB_BYTES", 9000)
+    monkeypatch.setattr("data.readers.CHUNK_CHARS", 5000)
+    monkeypatch.setattr("data.prepare.JOB_BYTES", 9000)
     text = python_text(300_000)
     made = text_corpus(text, tokenizer)
     end = made.tokenizer.specials["end"]
@@ -131,7 +131,7 @@ def test_more_than_65536_tokens():
 
 def test_a_cached_corpus_is_reused(monkeypatch):
     report = Mock(wraps=prepare.with_progress)
-    monkeypatch.setattr(prepare, "with_progress", report)
+    monkeypatch.setattr("data.prepare.with_progress", report)
     first = text_corpus(TEXT)
     assert report.call_args.args[1] == len(TEXT.encode())
     report.reset_mock()
@@ -166,7 +166,7 @@ def test_every_change_makes_a_new_corpus(monkeypatch):
 
     monkeypatch.setitem(LOADED, ROOT / "data/sources/files.py", "hash")  # as of an own part
     made.append(build())
-    monkeypatch.setattr(prepare, "FORMAT", 99)
+    monkeypatch.setattr("data.prepare.FORMAT", 99)
     made.append(build())
     assert len({corpus.train.folder for corpus in made}) == 8
 
@@ -190,8 +190,8 @@ def test_files_that_a_power_cut_has_spoiled(name):
 @pytest.mark.parametrize("name", FILES[:4])
 def test_changed_bytes_are_noticed(name, monkeypatch):
     """All of them when a run is resumed, and some of a large file at each start."""
-    monkeypatch.setattr(store, "BLOCK", 16)
-    monkeypatch.setattr(store, "SAMPLED", 2)
+    monkeypatch.setattr("data.store.BLOCK", 16)
+    monkeypatch.setattr("data.store.SAMPLED", 2)
     path = text_corpus("\n".join(ROWS[:400]), split_on="line").train.folder / name
     whole = path.read_bytes()
     found = source("text", path="text.txt", split_on="line")
@@ -229,9 +229,9 @@ def test_the_cache_is_not_text():
 @pytest.mark.parametrize("split_on, space", [("line", "\n"), ("file", "_")])
 def test_a_large_file_needs_little_memory(monkeypatch, split_on, space):
     """Even if it is a single word."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(readers, "CHUNK_CHARS", 1 << 13)
-    monkeypatch.setattr(prepare, "JOB_BYTES", 1 << 12)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("data.readers.CHUNK_CHARS", 1 << 13)
+    monkeypatch.setattr("data.prepare.JOB_BYTES", 1 << 12)
     text = space.join(f"{i}_lines_of_a_large_file,_each_a_little_longer" for i in range(25_000))
     Path("large.txt").write_text(text)
     found = source("text", path="large.txt", split_on=split_on)
@@ -276,7 +276,7 @@ def test_rows_that_cannot_be_used_are_skipped_and_named(capsys):
 
 
 def test_a_file_that_is_no_text_is_skipped_as_a_whole(capsys, monkeypatch):
-    monkeypatch.setattr(readers, "CHUNK_CHARS", 5)
+    monkeypatch.setattr("data.readers.CHUNK_CHARS", 5)
     for i, content in enumerate([b"first text", b"second, long \xff", b"third text"]):
         Path(f"{i}.txt").write_bytes(content)
     made = corpus(source("text", path=".", on_error="skip"))

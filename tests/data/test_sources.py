@@ -11,7 +11,6 @@ import pytest
 
 from configs.compose import compose
 from configs.errors import DataError
-from data import readers
 from data.corpus import load_data
 from data.readers import read_lines, rechunk, stdlib_files
 from data.store import TRAIN, VALIDATION
@@ -84,7 +83,7 @@ def test_text_is_unchanged(monkeypatch):
     assert read(text("t.txt")) == ["a\r\nb\r\n\ufeff\tc"], "except a byte order mark in front"
     content = "aé東🙂\n" * 40
     for size in (1, 2, 3, 7):  # a chunk may end within a character
-        monkeypatch.setattr(readers, "CHUNK_CHARS", size)
+        monkeypatch.setattr("data.readers.CHUNK_CHARS", size)
         path.write_bytes("\ufeff\ufeffa\ufeff".encode())
         assert read(text("t.txt")) == ["\ufeffa\ufeff"]
         path.write_text(content)
@@ -94,7 +93,7 @@ def test_text_is_unchanged(monkeypatch):
 
 def test_chunks_are_short_also_without_a_token_boundary(monkeypatch):
     """(That they end at one, and keep the text, is in test_prepare.py.)"""
-    monkeypatch.setattr(readers, "CHUNK_CHARS", 50)
+    monkeypatch.setattr("data.readers.CHUNK_CHARS", 50)
     pieces = rechunk(["x" * 490 + " y"])
     assert list(map(len, pieces)) == [100, 100, 100, 100, 92]
 

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-import model.attend
-import model.attention
-from model.attention import ATTENTIONS, MultiHeadAttention
+from model.attention import ATTENTIONS, MultiHeadAttention, attend
 from model.attention_maps import recorded_weights
 from tests.parts import alive, names, part, tiny, tokens
 
@@ -28,16 +26,15 @@ def check_weights(maps):
 @pytest.mark.parametrize("attention", names("attention"))
 def test_decoder(attention, position, monkeypatch):
     """By the kernel that never holds the weights. (That logits do not change is in test_explain.py.)"""
-    monkeypatch.setattr(model.attend, "prefers_matmuls_on_cpu", lambda *_: False)
+    monkeypatch.setattr("model.attend.prefers_matmuls_on_cpu", lambda *_: False)
     net = alive(tiny(attention=part("attention", attention), position=part("position", position)))
     calls = []
-    attend = model.attention.attend
 
     def keep(q, k, v, *args, **options):
         calls.append((v, attend(q, k, v, *args, **options)))
         return calls[-1][1]
 
-    monkeypatch.setattr(model.attention, "attend", keep)
+    monkeypatch.setattr("model.attention.attend", keep)
     maps = attention_maps(net, {"tokens": tokens(9)[None]})
     assert [*maps] == ["layer 1", "layer 2"]
     check_weights(maps)

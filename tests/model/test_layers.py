@@ -66,7 +66,7 @@ def test_masks_and_rotations_are_made_once_for_each_setting(monkeypatch):
     """A full layer needs no mask. They are made in order: so are gradients that they share."""
     net = net_of(["window", "full", "wide"], n_layers=6)
     masks = Mock(wraps=stack.make_mask)
-    monkeypatch.setattr(stack, "make_mask", masks)
+    monkeypatch.setattr("model.stack.make_mask", masks)
     position = net.stack.position
     position.rotary = Mock(wraps=position.rotary)
     net(tokens(1, 5))

@@ -20,13 +20,13 @@ def test_unknown_devices_are_rejected(name):
 
 
 def test_only_an_existing_gpu_can_be_chosen(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     chosen = []
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
     assert choose_device("cuda:1") == torch.device("cuda", 1)
     assert chosen == [torch.device("cuda", 1)]
     for n_gpus, name in ((2, "cuda:2"), (0, "cuda")):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda n=n_gpus: n)
+        monkeypatch.setattr("torch.cuda.device_count", lambda n=n_gpus: n)
         with pytest.raises(ValueError, match=f"device={name}, but torch finds {n_gpus} cuda"):
             choose_device(name)
     assert choose_device("cpu") == CPU
@@ -68,7 +68,7 @@ def test_peaks_are_known_by_whole_words(name, teraflops):
 
 def test_deterministic_algorithms(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.setattr("torch.utils.deterministic.fill_uninitialized_memory", True)
     use_deterministic_algorithms(True)
     assert torch.are_deterministic_algorithms_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
@@ -79,10 +79,10 @@ def test_deterministic_algorithms(monkeypatch):
 def test_precision_of_a_gpu(monkeypatch):
     """cuDNN would plan attention for each length; bf16 on a T4 would be emulated."""
     settings = []
-    monkeypatch.setattr(torch, "set_float32_matmul_precision", settings.append)
-    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", settings.append)
+    monkeypatch.setattr("torch.set_float32_matmul_precision", settings.append)
+    monkeypatch.setattr("torch.backends.cuda.enable_cudnn_sdp", settings.append)
     capability = (8, 0)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
     gpu = torch.device("cuda")
     assert choose_precision(gpu, "auto").dtype == torch.bfloat16
     assert settings == ["high", False]

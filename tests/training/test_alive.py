@@ -28,7 +28,7 @@ def meeting(monkeypatch):
             happens(store, clock.now)
 
         fake = SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep)
-        monkeypatch.setattr(processes, "time", fake)
+        monkeypatch.setattr("training.processes.time", fake)
         store = HashStore()
         return processes.Meeting(store, 0, 2, LIMIT)
 

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -74,7 +73,7 @@ def compare(room, monkeypatch, capsys):
     """compare(*names and options) -> what it prints"""
 
     def compare(*arguments, code=0):
-        monkeypatch.setattr(sys, "argv", ["compare", *map(str, arguments)])
+        monkeypatch.setattr("sys.argv", ["compare", *map(str, arguments)])
         assert run_command(main) == code
         return "".join(capsys.readouterr())
 

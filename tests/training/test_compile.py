@@ -12,7 +12,6 @@ from configs.schema import IGNORE_INDEX, LossConfig
 from data.batch import Batch
 from model.transformer import build_model
 from tests.parts import part, thin, tiny, tokens
-from training import compile as compiling
 from training.compile import compile_module, recompute_blocks
 from training.step import LossModule
 
@@ -37,7 +36,7 @@ def compiled(monkeypatch):
         return graph
 
     def compiled(module, backend=keep, compile=True, parallel="none", recompute="none", device=CPU):
-        monkeypatch.setattr(torch, "compile", partial(COMPILE, backend=backend))
+        monkeypatch.setattr("torch.compile", partial(COMPILE, backend=backend))
         train = SimpleNamespace(recompute=recompute)
         world = SimpleNamespace(device=device, parallel=parallel)
         compile_module(module, SimpleNamespace(compile=compile, train=train), world)
@@ -108,7 +107,7 @@ def test_each_way_of_training_has_the_gradients_of_eager_training(case, ffn, com
     batch = make_batch()
     expected = gradients(module, batch)
     if case == "deep":
-        monkeypatch.setattr(compiling, "MANY_BLOCKS", 4)
+        monkeypatch.setattr("training.compile.MANY_BLOCKS", 4)
     compiled(module, recompute="block" if case == "recompute" else "none")
     if case == "recompute":
         recompute_blocks(module)

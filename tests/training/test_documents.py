@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import model.attend
 from data.objectives import NextToken
 from model.loss import loss
 from tests.model.test_layers import PATTERNS, settings
@@ -56,7 +55,7 @@ def alone():
 def test_loss_and_gradients(changes, fused, monkeypatch):
     """(Every part is in test_grid_in_use.py.)"""
     if fused:
-        monkeypatch.setattr(model.attend, "prefers_matmuls_on_cpu", lambda *_: False)
+        monkeypatch.setattr("model.attend.prefers_matmuls_on_cpu", lambda *_: False)
     net = alive(tiny(**{"position": part("position", "rope")} | changes))
     made = batch()
     expected = loss_and_gradients(net, alone())

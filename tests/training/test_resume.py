@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-import train
-from model import save
 from model.hub.__main__ import import_run
 from model.runs import RUNS, newest_run, step_name
 from tests.model.hub import hub_models
@@ -102,7 +100,7 @@ def test_a_finished_run_keeps_its_record(start, is_evaluated):
 @pytest.fixture
 def resume(start, monkeypatch):
     """resume(*overrides) -> what is printed of the settings, which are only read"""
-    monkeypatch.setattr(train.plan, "report", lambda config: "model")
+    monkeypatch.setattr("train.plan.report", lambda config: "model")
     start("name=mine", "train.steps=0", "optimizer=muon", "eval.every=null", "schedule.warmup=2")
     return partial(start, "name=mine", "resume=true", "dry_run=true")
 
@@ -169,7 +167,7 @@ def test_settings_that_an_older_run_lacks_take_the_default(resume):
 
 def test_a_run_of_an_older_format_is_refused(start, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(save, "FORMAT", 2)
+        patch.setattr("model.save.FORMAT", 2)
         start("name=older", "train.steps=1")
     errors = start("name=older", "resume=true", code=4).err
     assert "has format 2, and this version reads 3; continue the run with" in errors

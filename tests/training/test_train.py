@@ -11,7 +11,6 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 
 import train
-import training.log
 from configs.compose import compose
 from model.checkpoint import load_run
 from model.generate.decode import generate
@@ -55,7 +54,7 @@ def test_a_sample_is_what_decoding_with_a_cache_gives(run):
 
 
 def test_what_a_run_prints(start, monkeypatch):
-    monkeypatch.setattr(training.log, "draw_run", draw_run)
+    monkeypatch.setattr("training.log.draw_run", draw_run)
     output = start("log.every=1", "eval.every=2", "name=lines").out
     folder = Path("runs/lines")
     for step, loss, lr, norm in rows(folder, "step", "loss", "lr", "grad_norm"):
@@ -116,7 +115,7 @@ def test_a_folder_that_another_process_has_made_meanwhile(start, monkeypatch):
             Path("runs/mine/config.yaml").write_text("theirs")
         return check(config)
 
-    monkeypatch.setattr(train.distributed, "start", late)
+    monkeypatch.setattr("train.distributed.start", late)
     assert "runs/mine already exists; add resume=true" in start("name=mine", code=2).err
     assert Path("runs/mine/config.yaml").read_text() == "theirs"
 
@@ -156,7 +155,7 @@ def test_a_best_checkpoint_that_failed_is_written_later(start, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         save_checkpoint(run, step, *rest)
 
-    monkeypatch.setattr(checkpointer, "write_checkpoint", failing)
+    monkeypatch.setattr("training.checkpointer.write_checkpoint", failing)
     assert start(*usual, "name=full").err.count("a checkpoint could not be saved") == 1
     assert read_best(Path("runs/full")) == best
     for path in Path("runs/whole/checkpoints", best).glob("*.safetensors"):
@@ -166,7 +165,7 @@ def test_a_best_checkpoint_that_failed_is_written_later(start, monkeypatch):
 def test_minutes_follow_the_clock_also_after_a_resume(start, monkeypatch):
     """The clock goes on by ten seconds whenever it is read: at the start and in each step."""
     times = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    monkeypatch.setattr("train.time", SimpleNamespace(perf_counter=lambda: next(times)))
     linear = ["schedule=linear", "schedule.warmup=0", "log.every=1"]
     output = start("train.minutes=1", *linear, "name=timed").out
     assert "training    1 minutes, and then the final evaluation" in output

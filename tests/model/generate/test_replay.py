@@ -11,7 +11,6 @@ import transformers.generation.utils  # noqa: F401  before anything of torch.cud
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from model.generate import decode as decode_module
 from model.generate.decode import decode
 from model.generate.logits_processor import LogitsProcessor
 from model.generate.replay import can_replay
@@ -60,10 +59,10 @@ def recording(graph, **options):
 def graphs(monkeypatch):
     """What makes the graphs of a test."""
     made = Mock(side_effect=Graph)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", made)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_stream", Mock())
-    monkeypatch.setattr(torch.cuda, "graph", recording)
+    monkeypatch.setattr("torch.cuda.CUDAGraph", made)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_stream", Mock())
+    monkeypatch.setattr("torch.cuda.graph", recording)
     return made
 
 
@@ -73,7 +72,7 @@ def replayed(graphs, monkeypatch):
 
     def replayed(model, prompts, **options):
         grown = list(decode(model, prompts, **options))
-        monkeypatch.setattr(decode_module, "can_replay", lambda model: True)
+        monkeypatch.setattr("model.generate.decode.can_replay", lambda model: True)
         for step, expected in zip(decode(model, prompts, **options), grown, strict=True):
             assert step.ids == expected.ids
             assert step.logprobs == pytest.approx(expected.logprobs, abs=1e-10)
@@ -92,7 +91,7 @@ def test_two_steps_are_under_way_while_one_is_read(graphs, monkeypatch):
     model = lively()
     runs = Mock(return_value=None)
     model.head.register_forward_pre_hook(runs)
-    monkeypatch.setattr(decode_module, "can_replay", lambda model: True)
+    monkeypatch.setattr("model.generate.decode.can_replay", lambda model: True)
     steps = decode(model, PROMPTS[:1], max_new_tokens=9)
     next(steps)
     assert runs.call_count == 3
@@ -106,7 +105,7 @@ def test_a_processor_reads_each_token_before_the_next(graphs, monkeypatch):
     rules = {"no_repeat_ngram_size": 1}
     expected = []
     for is_replayed in (False, True):
-        monkeypatch.setattr(decode_module, "can_replay", lambda model: is_replayed)  # noqa: B023
+        monkeypatch.setattr("model.generate.decode.can_replay", Mock(return_value=is_replayed))
         processor = LogitsProcessor(rules, PROMPTS, 12, [])
         expected.append([*decode(model, PROMPTS, processor=processor, **options)])
     assert expected[0] == expected[1] != [*decode(model, PROMPTS, **options)]
@@ -124,7 +123,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("other, expected", OTHERS)
 def test_only_whole_weights_of_the_current_gpu_are_replayed(other, expected, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
     usual = {"is_cuda": True, "requires_grad": False, "ndim": 2, "get_device": lambda: 0}
     weights = [SimpleNamespace(**usual), SimpleNamespace(**usual | other)]
     assert can_replay(SimpleNamespace(parameters=lambda: weights)) == expected

@@ -164,7 +164,7 @@ def test_a_mistake_in_both_directions_is_found(tmp_path, monkeypatch):
 
 def test_a_window_is_no_matter_of_logits(tmp_path, monkeypatch):
     """A text that is compared may be shorter."""
-    monkeypatch.setattr(convert, "CHECKED", 4)
+    monkeypatch.setattr("model.hub.convert.CHECKED", 4)
     export(*build("model=llama model.attention.sliding_window=50"), tmp_path / "out")
     edit_config(tmp_path / "out", layer_types=["full_attention"] * 2)
     with refused(match="windows differ .*: layer_types is .*full"):
