@@ -1,4 +1,4 @@
-"""Shared by the tests: the YAML files of each part, and tiny models with random weights."""
+"""Shared by the tests: the YAML files of each part, tiny random models, and errors to expect."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -86,6 +86,11 @@ def kind_options(group, kind):
     files = [name for name in known if part(group, name).get("kind") == kind]
     assert files, f"configs/{group} has no YAML file with kind: {kind}"
     return part(group, kind if kind in files else files[0])
+
+
+def refused(sentence, error=ValueError):
+    """A block in which this error must be raised, with a sentence that matches."""
+    return pytest.raises(error, match=sentence)
 
 
 def tiny(kind="decoder", **changes):

@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.parts import ROOT
 from tests.training.runs import with_usual
-
-ROOT = Path(__file__).parent.parent
 
 # what Windows does not have
 MODULES = "fcntl grp pwd readline resource termios tty"

@@ -128,8 +128,7 @@ def home(tmp_path_factory):
 def test_commands_run(command, home, monkeypatch, capsys):
     monkeypatch.chdir(home)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"def \n")))
-    args = small(command)
-    code = execute(args)
+    code = execute(small(command))
     out, err = capsys.readouterr()
     assert code == 0 and out, err
     if "model.shapes parts=" in command:

@@ -1,5 +1,3 @@
 """Command lines run as those of training do."""
 
-from tests.training.conftest import room, start
-
-__all__ = ["room", "start"]
+from tests.training.conftest import room, start  # noqa: F401

@@ -8,6 +8,7 @@ import pytest
 from configs.compose import compose
 from configs.parts import LOADED
 from model.checkpoint import load_run
+from tests.parts import refused
 from tests.training.runs import tensors
 from training.optimizer import OPTIMIZERS
 
@@ -58,7 +59,7 @@ def test_a_run_remembers_its_parts(own, start, capsys):
     resume = ["name=part", "resume=true", "train.steps=4"]
     forget()
     assert "trained with my own.py: add parts=my own.py to" in start(*resume, code=2).err
-    with pytest.raises(ValueError, match="--parts my own.py"):
+    with refused("--parts my own.py"):
         load_run("runs/part")
     assert not LOADED, "no stored config imports anything"
     assert "warning" not in start(*resume, USE[0]).err
@@ -97,8 +98,8 @@ def test_an_error_in_them_shows_its_traceback(own, start):
 
 
 def test_other_files_that_are_refused(own):
-    with pytest.raises(ValueError, match="parts is book.txt, and there is no such Python file"):
+    with refused("parts is book.txt, and there is no such Python file"):
         compose(["parts=book.txt"])
     Path("configs/optimizer/muon.yaml").write_text("kind: own\n")
-    with pytest.raises(ValueError, match="configs/optimizer/muon.yaml has the name of one of ours"):
+    with refused("configs/optimizer/muon.yaml has the name of one of ours"):
         compose([USE[0]])

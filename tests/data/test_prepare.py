@@ -16,7 +16,7 @@ from data import prepare
 from data.store import TRAIN, VALIDATION
 from tests.data.corpora import SPECIALS, chunks_of, corpus, source, text_corpus, trainer, write_rows
 from tests.data.test_tokenizer import library as python_text
-from tests.parts import ROOT
+from tests.parts import ROOT, refused
 
 TEXT = "A line of text with 12 numbers, naïve words\n\n  and white space.\n" * 60
 ROWS = [f"line {i}" for i in range(2000)]
@@ -73,7 +73,7 @@ def test_a_long_run_of_spaces_can_be_encoded():
     [(["same"] * 9, 0.05, "train"), (ROWS[:600], 1e-6, "validation")],
 )
 def test_an_empty_split(rows, val_fraction, split):
-    with pytest.raises(DataError, match=f"the {split} split is empty; change data.val_fraction or"):
+    with refused(f"the {split} split is empty; change data.val_fraction or", DataError):
         corpus(lines(rows, val_fraction))
 
 
@@ -181,7 +181,7 @@ def test_files_that_a_power_cut_has_spoiled(name):
     whole = path.read_bytes()
     for damaged in (b"", whole[:-1], whole[:-8], None):
         path.unlink() if damaged is None else path.write_bytes(damaged)
-        with pytest.raises(DataError, match="is damaged; remove it and run again to rebuild it"):
+        with refused("is damaged; remove it and run again to rebuild it", DataError):
             corpus(found)
     path.write_bytes(whole)
     assert corpus(found).train.n_tokens > 0
@@ -269,9 +269,9 @@ def test_rows_that_cannot_be_used_are_skipped_and_named(capsys):
         places = re.findall(r"  (\S+?):? ", shown)
         assert places == ["cut.csv:3", "cut.csv:5", *(f"rows.jsonl:{n}" for n in (2, 3, 4))]
     Path("cut.csv").unlink()
-    with pytest.raises(DataError, match="rows.jsonl:2 has None as 'text'"):
+    with refused("rows.jsonl:2 has None as 'text'", DataError):
         build()
-    with pytest.raises(DataError, match="there is no text: .*jsonl:1 has None as 'txt', not text"):
+    with refused("there is no text: .*jsonl:1 has None as 'txt', not text", DataError):
         build(on_error="skip", field="txt")
 
 

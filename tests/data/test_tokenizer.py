@@ -11,6 +11,7 @@ from data.readers import stdlib_files
 from data.tokenizers.tokenizer import tokenizer_from_state
 from data.tokenizers.train import MAX_WORD_CHARS, train_bpe
 from tests.data.corpora import trainer
+from tests.parts import refused
 
 TEXT = "Straße 東京 🙂 naïve e\u0301\n\tif x >= 10:  return '<|endoftext|>' # <mask> <pad>\r\n" * 3
 SPECIALS = ("end", "mask", "pad")
@@ -66,7 +67,7 @@ def test_char_ids_are_sorted():
     tokenizer = make("char", "cabbage")
     assert tokenizer.characters == "abceg"
     assert tokenizer.encode("cab").tolist() == [2, 0, 1]
-    with pytest.raises(ValueError, match="'Ω' is not among the characters of the tokenizer; try"):
+    with refused("'Ω' is not among the characters of the tokenizer; try"):
         tokenizer.encode("cabΩ")
 
 
@@ -77,9 +78,9 @@ def library(n_bytes):
 def test_bpe_has_the_requested_size():
     tokenizer = make("bpe", library(100_000))
     assert tokenizer.vocab_size == 300 and tokenizer.n_ordinary == 297
-    with pytest.raises(ValueError, match="tokenizer.vocab_size is 200; it must be at least 259"):
+    with refused("tokenizer.vocab_size is 200; it must be at least 259"):
         trainer("bpe", vocab_size=200).train(None, SPECIALS)
-    with pytest.raises(ValueError, match="vocab_size is 1.*; expected an integer at most 1,000,0"):
+    with refused("vocab_size is 1.*; expected an integer at most 1,000,0"):
         trainer("bpe", vocab_size=10**23)
 
 
@@ -116,8 +117,7 @@ def test_gpt2_is_gpt2():
 
 def test_pretrained_ranks_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    for proxy in ("HTTPS_PROXY", "https_proxy"):
-        monkeypatch.setenv(proxy, "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     for name in ("gpt2", "cl100k", "o200k"):
-        with pytest.raises(DataError, match=f"the encoding {name}.* .*TIKTOKEN_CACHE_DIR"):
+        with refused(f"the encoding {name}.* .*TIKTOKEN_CACHE_DIR", DataError):
             make(name)

@@ -25,6 +25,7 @@ from tests.faults.harness import (
     valid_steps,
 )
 from tests.faults.shim import Shim, pause, spoil
+from tests.parts import refused
 from tests.training.runs import files
 
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
@@ -54,10 +55,10 @@ def test_damage_is_detected(name, tmp_path):
     whole = path.read_bytes()
     for change, seed in product([flip_bit, truncate, append], range(50)):
         path.write_bytes(change(whole, random.Random(seed)))
-        with pytest.raises(CheckpointError, match=path.parent.name):
+        with refused(path.parent.name, CheckpointError):
             verify(path.parent)
     path.unlink()
-    with pytest.raises(CheckpointError, match=name):
+    with refused(name, CheckpointError):
         verify(path.parent)
 
 

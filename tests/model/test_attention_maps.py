@@ -5,7 +5,7 @@ import torch
 
 from model.attention import ATTENTIONS, MultiHeadAttention, attend
 from model.attention_maps import recorded_weights
-from tests.parts import alive, names, part, tiny, tokens
+from tests.parts import alive, names, part, refused, tiny, tokens
 
 
 @torch.no_grad()
@@ -62,6 +62,6 @@ class OwnWeights(MultiHeadAttention):
 
 def test_attention_with_weights_of_its_own_is_rejected(monkeypatch):
     monkeypatch.setitem(ATTENTIONS, "own", OwnWeights)
-    with pytest.raises(ValueError, match="this model's attention overrides attend"):
+    with refused("this model's attention overrides attend"):
         own = part("attention", "mha", kind="own")
         attention_maps(alive(tiny(attention=own)), {"tokens": tokens(3)[None]})

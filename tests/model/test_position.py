@@ -8,7 +8,7 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from model.position import Rope
 from model.positions import Alibi, Sinusoidal
-from tests.parts import alive, tiny, tokens
+from tests.parts import alive, refused, tiny, tokens
 
 POS = torch.arange(12)[None]
 
@@ -44,9 +44,9 @@ def test_alibi_equals_that_of_bloom():
 def test_learned_positions_end_at_the_context_length():
     net = alive(tiny())
     message = "17 positions, but model.context_length is 16"
-    with pytest.raises(ValueError, match=message):
+    with refused(message):
         net(tokens(1, 17))
     caches = net.new_caches(32)
     net(tokens(1, 16), caches=caches)
-    with pytest.raises(ValueError, match=message):
+    with refused(message):
         net(tokens(1, 1), caches=caches)

@@ -7,6 +7,7 @@ import torch
 
 from model.cpu import fast_bf16
 from model.precision import choose_device, choose_precision, use_deterministic_algorithms
+from tests.parts import refused
 from training.cost import peak_of
 
 CPU = torch.device("cpu")
@@ -15,7 +16,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("name", ["tpu", "", "cpu:7", "cuda:", "cuda:01"])
 def test_unknown_devices_are_rejected(name):
     message = f"device is '{name}'; choose one of: auto, cpu, cuda, mps, or"
-    with pytest.raises(ValueError, match=message):
+    with refused(message):
         choose_device(name)
 
 
@@ -27,7 +28,7 @@ def test_only_an_existing_gpu_can_be_chosen(monkeypatch):
     assert chosen == [torch.device("cuda", 1)]
     for n_gpus, name in ((2, "cuda:2"), (0, "cuda")):
         monkeypatch.setattr("torch.cuda.device_count", lambda n=n_gpus: n)
-        with pytest.raises(ValueError, match=f"device={name}, but torch finds {n_gpus} cuda"):
+        with refused(f"device={name}, but torch finds {n_gpus} cuda"):
             choose_device(name)
     assert choose_device("cpu") == CPU
 
@@ -88,5 +89,5 @@ def test_precision_of_a_gpu(monkeypatch):
     assert settings == ["high", False]
     capability = (7, 5)
     assert choose_precision(gpu, "auto").dtype == torch.float16
-    with pytest.raises(ValueError, match="no native bf16 matmul; choose precision=fp16"):
+    with refused("no native bf16 matmul; choose precision=fp16"):
         choose_precision(gpu, "bf16")

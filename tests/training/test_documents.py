@@ -10,7 +10,7 @@ import torch
 from data.objectives import NextToken
 from model.loss import loss
 from tests.model.test_layers import PATTERNS, settings
-from tests.parts import alive, part, tiny, tokens
+from tests.parts import alive, part, refused, tiny, tokens
 from tests.training.runs import last
 
 END = 0
@@ -65,7 +65,7 @@ def test_loss_and_gradients(changes, fused, monkeypatch):
 
 def test_not_for_decoding():
     net = alive(tiny())
-    with pytest.raises(ValueError, match="documents are for training: give neither caches nor"):
+    with refused("documents are for training: give neither caches nor"):
         net.hidden(**batch().inputs, caches=net.new_caches(16))
 
 

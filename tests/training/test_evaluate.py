@@ -52,9 +52,7 @@ def evaluate(output_of):
 @pytest.fixture
 def gpt2(room):
     """A folder of GPT-2 with no special token but its end; its model."""
-    model = build_hf("gpt2")
-    model.config.pad_token_id = model.generation_config.pad_token_id = None
-    model.config.bos_token_id = model.generation_config.bos_token_id = None
+    model = build_hf("gpt2", pad_token_id=None, bos_token_id=None)
     save(model, room / "gpt2", settings=PLAIN | {"eos_token": "<eos>"})
     return model
 

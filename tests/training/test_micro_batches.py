@@ -9,6 +9,7 @@ from torch import nn
 
 from configs.compose import compose
 from data.batch import Batch
+from tests.parts import refused
 from training.run import Run, TrainState
 from training.step import fit_micro_batch
 
@@ -72,13 +73,13 @@ def test_on_a_gpu_it_is_halved_until_it_fits_beside_gradients(capsys, limit, tri
 
 
 def test_not_even_one_row():
-    with pytest.raises(MemoryError, match="micro-batches of 1 do not fit on the GPU; lower train."):
+    with refused("micro-batches of 1 do not fit on the GPU; lower train.", MemoryError):
         fit(Limited(0))
 
 
 def test_fsdp_does_not_go_on_after_running_out_of_memory():
     sentence = "micro-batches of 12 do not fit on the GPU; lower train.micro_batch_size, "
-    with pytest.raises(MemoryError, match=sentence):
+    with refused(sentence, MemoryError):
         fit(Limited(6), size=2, parallel="fsdp")
 
 

@@ -14,6 +14,7 @@ from tests.data.test_huggingface import SAMPLE, byte_pairs
 from tests.model.hub.hub_models import PLAIN, build_hf, edit_config, save
 from tests.model.hub.test_hub_export import NARROW, build
 from tests.model.hub.test_hub_tokenizer import CHAT, PROBES, TEXTS
+from tests.parts import refused
 
 gguf = pytest.importorskip("gguf")
 LLAMA = "model=llama model.attention.head_dim=12"
@@ -107,7 +108,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("overrides", REFUSED)
 def test_what_llama_cpp_does_not_have_is_refused(overrides, tmp_path):
-    with pytest.raises(HubError, match=REFUSED[overrides]):
+    with refused(REFUSED[overrides], HubError):
         write(tmp_path / "x.gguf", overrides)
     assert not list(tmp_path.iterdir())
 
@@ -157,7 +158,7 @@ def test_a_warning_names_what_changes_ids(tmp_path, capsys):
 
 
 def test_blocks_of_q8_0(tmp_path):
-    with pytest.raises(HubError, match="--dtype q8_0: Can't quantize tensor with shape .*, 36"):
+    with refused("--dtype q8_0: Can't quantize tensor with shape .*, 36", HubError):
         write(tmp_path / "x.gguf", "model=llama model.d_model=36 model.n_heads=2", "q8_0")
     assert not list(tmp_path.iterdir())
 
@@ -169,5 +170,5 @@ def test_what_is_written_depends_on_the_suffix(tmp_path):
         ("x", ["--dtype", "f16"], "--dtype f16 is for a file x.gguf, not for .*x"),
         ("", [], "already exists"),
     ]:
-        with pytest.raises(ValueError, match=sentence):
+        with refused(sentence):
             main(["export", "--run", "runs/x", "--to", str(tmp_path / name), *options])

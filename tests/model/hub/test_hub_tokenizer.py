@@ -30,6 +30,7 @@ from model.weights import read_json
 from tests.data.test_huggingface import NOT_POSSESSIVE, SAMPLE, byte_pairs
 from tests.model.hub.hub_models import PLAIN, build_hf, edit_config, save, there_and_back, unigrams
 from tests.model.hub.test_hub_export import build
+from tests.parts import refused
 from tests.training.runs import TEXT, train
 
 TURN = "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>"
@@ -213,7 +214,7 @@ def test_special_tokens_around_the_pieces_of_a_prompt():
     assert encode_prompt("a[MASK]b", *options) == [9, 256, ord("a"), 257, ord("b"), 258]
     assert encode_prompt("ab", *options) == [9, ord("a"), ord("b")]
     assert encode_prompt("<|middle|>|<|odd|>", *options, special=True) == [258, *b"|<|odd|>"]
-    with pytest.raises(ValueError, match="the prompt has 2 .MASK.; this run has 1"):
+    with refused("the prompt has 2 .MASK.; this run has 1"):
         encode_prompt("a[MASK]b[MASK]", *options)
 
 
@@ -283,9 +284,9 @@ def test_a_token_without_a_row_is_refused_where_it_is_used(tmp_path):
     auto = hf.AutoTokenizer.from_pretrained(back)
     assert imported.encode("the cat").tolist() == auto("the cat")["input_ids"]
     sentence = "the text has the token {!r}, whose id is {}; the model's vocab_size is 300"
-    with pytest.raises(TokenizerError, match=sentence.format("zebra", 332)):
+    with refused(sentence.format("zebra", 332), TokenizerError):
         imported.encode("a zebra")
-    with pytest.raises(TokenizerError, match=sentence.format("<x39>", 331)):
+    with refused(sentence.format("<x39>", 331), TokenizerError):
         imported.encode_specials("a <x39>")
 
 
