@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch.nn.functional import normalize
 
-from model.generate.decode import Rows, left_pad
+from model.generate.decode import left_pad
 from model.generate.marks import MASK
 
 Pooling = Literal["mean", "first", "auto"]
@@ -20,26 +20,6 @@ POOLINGS: dict[str, Pooling] = {
     "pooling_mode_cls_token": "first",
 }
 TOP_K = 5
-
-
-@torch.inference_mode()
-def fill_masks(
-    model: Any, rows: Rows, specials: dict[str, int]
-) -> Iterator[tuple[list[int], list[float]]]:
-    """The most likely ids for each mask, row by row, and their log-probabilities. Masks stand for
-    text, so no special token is predicted."""
-    tokens, visible = left_pad(rows, model)
-
-    is_mask = tokens == specials["mask"]
-    if visible is not None:
-        is_mask &= visible
-
-    logits_NV = model(tokens, visible=visible)[is_mask]
-    logprobs_NV = logits_NV.float().log_softmax(-1)
-    logprobs_NV[:, list(specials.values())] = -math.inf
-
-    top = logprobs_NV.topk(min(TOP_K, logprobs_NV.shape[-1]))
-    return zip(top.indices.tolist(), top.values.tolist(), strict=True)
 
 
 def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]:
@@ -63,23 +43,9 @@ def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]
 
 
 @torch.inference_mode()
-def embed(model: Any, rows: Rows, pooling: Pooling, normalizes: bool) -> list[list[float]]:
-    """The mean of the last hidden states of each row, or the one of its first token."""
-    tokens, visible = left_pad(rows, model)
-
-    hidden_BTC = model.hidden(tokens, visible=visible).float()
-    found = []
-
-    for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
-        own = hidden_TC[-len(row) :]  # the padding is before them
-        found.append(own.mean(0) if pooling == "mean" else own[0])
-
-    vectors_BC = torch.stack(found)
-    return (normalize(vectors_BC) if normalizes else vectors_BC).tolist()
-
-
 def filled(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
-    """Yield each text with its masks filled in, and the top predictions for each mask."""
+    """Yield each text with its masks filled in, and the top predictions for each mask. Masks stand
+    for text, so no special token is predicted."""
     decode = sampler.tokenizer.decode
     specials = sampler.tokenizer.specials
     config = sampler.run.config
@@ -93,7 +59,18 @@ def filled(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
         if mask not in row.prompt_ids:
             raise ValueError(f"an encoder fills in {MASK}; there is none in {row.prompt!r:.60}")
 
-    found = fill_masks(sampler.model, [row.prompt_ids for row in rows], specials)
+    tokens, visible = left_pad([row.prompt_ids for row in rows], sampler.model)
+
+    is_mask = tokens == mask
+    if visible is not None:
+        is_mask &= visible
+
+    logits_NV = sampler.model(tokens, visible=visible)[is_mask]
+    logprobs_NV = logits_NV.float().log_softmax(-1)
+    logprobs_NV[:, list(specials.values())] = -math.inf
+
+    top = logprobs_NV.topk(min(TOP_K, logprobs_NV.shape[-1]))
+    found = zip(top.indices.tolist(), top.values.tolist(), strict=True)
 
     for row in rows:
         complete = list(row.prompt_ids)
@@ -111,15 +88,30 @@ def filled(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
         yield row, f"{row.stream.text}\n{predictions}"
 
 
+@torch.inference_mode()
 def vectors(sampler: Any, rows: list) -> Iterator[tuple[Any, str]]:
-    """Yield a line of JSON for each text."""
-    pooling = choose_pooling(sampler.options.embed, sampler.tokenizer.files)
-    if sampler.model.classes and sampler.model.head.pooling and "first" in pooling:
+    """Yield a line of JSON for each text: the mean of its last hidden states, or the one of its first
+    token."""
+    model = sampler.model
+    pooling, normalizes = choose_pooling(sampler.options.embed, sampler.tokenizer.files)
+
+    if model.classes and model.head.pooling and pooling == "first":
         raise ValueError("this classifier reads the mean of a text: choose --embed mean")
 
-    found = embed(sampler.model, [row.prompt_ids for row in rows], *pooling)
+    tokens, visible = left_pad([row.prompt_ids for row in rows], model)
+    hidden_BTC = model.hidden(tokens, visible=visible).float()
 
-    for row, vector in zip(rows, found, strict=True):
+    found = []
+
+    for row, hidden_TC in zip(rows, hidden_BTC, strict=True):
+        own = hidden_TC[-len(row.prompt_ids) :]  # the padding is before them
+        found.append(own.mean(0) if pooling == "mean" else own[0])
+
+    vectors_BC = torch.stack(found)
+    if normalizes:
+        vectors_BC = normalize(vectors_BC)
+
+    for row, vector in zip(rows, vectors_BC.tolist(), strict=True):
         row.stream.text = json.dumps({"text": row.prompt, "embedding": vector}) + "\n"
         yield row, row.stream.text
 

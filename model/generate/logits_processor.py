@@ -2,7 +2,7 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -43,7 +43,13 @@ class LogitsProcessor:
     stop: Sequence[int]
 
     def __call__(self, rows: Rows, step: int, logits_BV: Tensor) -> Tensor:
-        """The logits of each row, `step` tokens after its prompt. All beams share one prompt."""
+        """The logits of each row, `step` tokens after its prompt, with what generate() of
+        transformers would apply to them. All beams share one prompt."""
+        from model.hub.family import load_transformers
+
+        theirs = load_transformers()
+        generator = theirs.GenerationMixin()
+        generator.config = Namespace(is_encoder_decoder=True)  # it would warn of an empty prompt
         processed = []
 
         for row, prompt, logits_1V in zip(rows, cycle(self.prompts), logits_BV.split(1)):
@@ -51,18 +57,10 @@ class LogitsProcessor:
             n_dropped = len(prompt) + step - len(row)
             ids = logits_1V.new_tensor([row[:1] * n_dropped + row], dtype=torch.long)
 
-            apply = self.processors(len(prompt), ids.new_tensor(self.stop))
+            longest = len(prompt) + self.max_new_tokens
+            config = theirs.GenerationConfig(**self.rules, max_length=longest)
+            config._eos_token_tensor = ids.new_tensor(self.stop)
+
+            apply = generator._get_logits_processor(config, len(prompt))
             processed.append(apply(ids, logits_1V))
         return torch.cat(processed)
-
-    def processors(self, n_prompt: int, stop: Tensor) -> Callable:
-        """What generate() of transformers would apply."""
-        from model.hub.family import load_transformers
-
-        theirs = load_transformers()
-        config = theirs.GenerationConfig(**self.rules, max_length=n_prompt + self.max_new_tokens)
-        config._eos_token_tensor = stop
-
-        generator = theirs.GenerationMixin()
-        generator.config = Namespace(is_encoder_decoder=True)  # it would warn of an empty prompt
-        return generator._get_logits_processor(config, n_prompt)

@@ -74,7 +74,14 @@ SETTINGS: dict[str, dict] = {
 }
 
 
-def make_parser() -> ArgumentParser:
+def add_options(parser: Any, table: str) -> None:
+    """Add an option for each line of a table: its flag, the name of its value, and its help."""
+    for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", table):
+        parser.add_argument(flag, help=text, **SETTINGS[metavar])
+
+
+def parse_options(args: list[str] | None = None) -> Namespace:
+    """The options; `given` are those, besides a prompt, that differ from their defaults."""
     parser = ArgumentParser(
         prog="python sample.py",
         usage="python sample.py [options] [prompt ...]    (default: stdin is one prompt)",
@@ -85,18 +92,8 @@ def make_parser() -> ArgumentParser:
     add_options(parser.add_mutually_exclusive_group(), INPUTS)
     add_options(parser, OPTIONS)
     parser.set_defaults(**DEFAULTS)
-    return parser
 
-
-def add_options(parser: Any, table: str) -> None:
-    """Add an option for each line of a table: its flag, the name of its value, and its help."""
-    for flag, metavar, text in re.findall(r"(--\S+) ([A-Z]*) +(.+)", table):
-        parser.add_argument(flag, help=text, **SETTINGS[metavar])
-
-
-def parse_options(args: list[str] | None = None) -> Namespace:
-    """The options; `given` are those, besides a prompt, that differ from their defaults."""
-    options, rest = make_parser().parse_known_args(args)
+    options, rest = parser.parse_known_args(args)
     values = vars(options)
 
     options.given = {name for name in values if values[name] != DEFAULTS.get(name)}
