@@ -59,7 +59,7 @@ class Batch:
 def make_batch(
     targets: ndarray | Tensor,
     weights: ndarray | Tensor | None = None,
-    n_tokens: int | None = None,
+    n_tokens: int = 0,
     **inputs: ndarray | Tensor,
 ) -> Batch:
     """Make a batch. n_tokens: those of its text, if its targets are padded or differ in length."""
@@ -70,5 +70,4 @@ def make_batch(
         weights = torch.as_tensor(weights, dtype=torch.float32)
         if weights.shape != targets.shape:
             raise ValueError("the weights of a batch must have the shape of its targets")
-    n = targets.numel() if n_tokens is None else n_tokens
-    return Batch(tensors, targets, 0, weights, n).recount()
+    return Batch(tensors, targets, 0, weights, n_tokens or targets.numel()).recount()

@@ -60,9 +60,8 @@ class LayeredStack(Stack):
     def make_positions(self, config: ModelConfig, shared: dict) -> None:
         """Build the encodings. If there are several, none may add to the embeddings, which all layers
         read."""
-        attentions = [block.attention for block in self.blocks]
-        pairs = zip(self.configs, attentions, strict=True)
-        own = [(layer.position, attention.rotary_dim) for layer, attention in pairs]
+        pairs = zip(self.configs, self.blocks, strict=True)
+        own = [(layer.position, block.attention.rotary_dim) for layer, block in pairs]
 
         # the first layer may have no position encoding, and no rotary channels
         usual = next((size for node, size in own if node == config.position), own[0][1])
@@ -77,14 +76,16 @@ class LayeredStack(Stack):
             encodings.append(build(place, POSITIONS, node, shared | {"rotary_dim": rotary_dim}))
 
         self.context_keys = [
-            (encodings[distinct.index(key)], attention.sliding_window)
-            for key, attention in zip(own, attentions, strict=True)
+            (encodings[distinct.index(key)], block.attention.sliding_window)
+            for key, block in zip(own, self.blocks, strict=True)
         ]
 
         self.position, *others = encodings
+
         for encoding in encodings if others else []:
             if type(encoding).embed is not Position.embed:
                 name = type(encoding).__name__
                 hint = "no kind in model.layers may have another position, or another head_dim"
                 raise ValueError(f"{name} adds to the embeddings of all layers: with it, {hint}")
+
         self.layer_positions = nn.ModuleList(others)

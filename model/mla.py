@@ -48,14 +48,11 @@ class MultiHeadLatentAttention(Attention):
         self.dropout = dropout
 
         linear = partial(nn.Linear, bias=False)
-        self.query: nn.Module
+        self.query: nn.Module = linear(q_lora_rank or d_model, n_heads * self.head_dim)
 
-        if q_lora_rank is None:
-            self.query = linear(d_model, n_heads * self.head_dim)
-        else:
+        if q_lora_rank is not None:
             down = linear(d_model, q_lora_rank)
-            up = linear(q_lora_rank, n_heads * self.head_dim)
-            self.query = nn.Sequential(down, norm(q_lora_rank), up)
+            self.query = nn.Sequential(down, norm(q_lora_rank), self.query)
 
         self.kv_down = linear(d_model, self.kv_lora_rank)
         self.latent_norm = norm(self.kv_lora_rank)

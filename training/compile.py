@@ -62,12 +62,13 @@ def compiled(eager: Callable, owner: nn.Module, is_optional: bool, failures: lis
 def recompute_blocks(model: nn.Module) -> None:
     """Let blocks keep only their inputs for the backward pass, which runs them again."""
     for block in blocks_of(model):
-        block.forward = recomputed(block, block.forward)
+        block.forward = recomputed(block)
 
 
-def recomputed(block: nn.Module, forward: Callable) -> Callable:
+def recomputed(block: nn.Module) -> Callable:
     """A forward that runs again for the backward pass, where it reads the buffers, and what earlier
     layers share, as it found them first."""
+    forward = block.forward
 
     def one_pass(x: Tensor, context: AttentionContext, shared: dict) -> Any:
         """Returns (the output, what is shared after it). `shared` stays as it is for the other

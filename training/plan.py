@@ -107,10 +107,9 @@ def ways_to_fit(config: Config, cost: Cost, limit: float) -> Iterator[str]:
 
     for parallel, shards in ways.items():
         size = config.train.batch_size // world
-        while size > 1 and cost.memory(size, shards) > limit:
+        while (needed := cost.memory(size, shards)) > limit and size > 1:
             size = math.ceil(size / 2)
 
-        needed = cost.memory(size, shards)
         fits = f"of {decimal(int(limit))}" if needed <= limit else "does not fit"
         way = f"parallel={parallel} train.micro_batch_size={size}"
         yield f"            {way}: {decimal(int(needed))}, {fits}"

@@ -66,8 +66,8 @@ def choose_parallel(config: Config, size: int) -> str:
             f"parallel=none, but torchrun started {size} processes; choose ddp or fsdp"
         )
 
-    if config.train.batch_size % size:
-        rows = config.train.batch_size
+    rows = config.train.batch_size
+    if rows % size:
         raise ValueError(f"train.batch_size is {rows}; expected a multiple of the {size} processes")
     return parallel
 

@@ -13,9 +13,8 @@ class ScalingLaw:
     """The law that fits runs best. A row has the parameters, tokens, loss and seconds of a run."""
 
     def __init__(self, rows: list[list[float]]):
-        runs = torch.tensor(rows, dtype=torch.float64).reshape(-1, 4).T
-        n, d, losses, self.seconds = runs
-        self.runs = runs[:3]
+        self.runs = torch.tensor(rows, dtype=torch.float64).reshape(-1, 4).T
+        n, d, losses, _ = self.runs
         if len(n) < 8 or min(len(n.unique()), len(d.unique())) < 3:
             count = f"these are {len(n)} that are finished and have parameters in metrics.jsonl"
             raise ValueError(f"a law needs eight runs, of three sizes and three lengths; {count}")
@@ -33,7 +32,7 @@ class ScalingLaw:
 
     def expect(self, size: Any, length: Any) -> str:
         """The loss of a further run, with a 95 % interval."""
-        n, d, _ = self.runs
+        n, d, *_ = self.runs
         loss = loss_of(self.law, size, length)
 
         # the scatter of the runs around the law
@@ -42,7 +41,7 @@ class ScalingLaw:
 
         # what the law owes to each of them (jackknife)
         numbers = torch.arange(len(n))
-        laws = [fit(*self.runs[:, numbers != i]) for i in numbers]
+        laws = [fit(*self.runs[:3, numbers != i]) for i in numbers]
         spread = torch.stack([loss_of(law, size, length) for law in laws])
         variance += (len(n) - 1) * spread.var(correction=0)
 
@@ -57,9 +56,9 @@ class ScalingLaw:
     def expect_in(self, seconds: float) -> str:
         """The lowest loss that this time can reach. Tokens take time in proportion to the size, as
         in the run of the largest compute."""
-        n, d, _ = self.runs
+        n, d, _, durations = self.runs
         compute = n * d
-        speed = (compute / self.seconds)[compute.argmax()]
+        speed = (compute / durations)[compute.argmax()]
         sizes = n.max() * torch.logspace(-3, 6, 9001)
         lengths = speed * seconds / sizes
         best = loss_of(self.law, sizes, lengths).argmin()

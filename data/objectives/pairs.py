@@ -66,15 +66,15 @@ class Seq2Seq(Objective):
         pad = tokenizer.pad
         tokens = [np.insert(target[:-1], 0, tokenizer.start) for target in targets]
 
-        n_tokens = sum(map(len, sources)) + sum(map(len, targets))
+        n_tokens = sum(map(len, sources + targets))
 
         inputs = {}
         if self.is_joined:
             tokens = list(map(np.append, sources, tokens))
-            silent = [np.full(len(source), IGNORE_INDEX) for source in sources]
+            silent = [np.full_like(source, IGNORE_INDEX) for source in sources]
             targets = list(map(np.append, silent, targets))
         else:
-            visible = [np.ones(len(source), bool) for source in sources]
+            visible = [np.ones_like(source, bool) for source in sources]
             inputs["source"] = pad_rows(sources, pad)
             inputs["source_visible"] = pad_rows(visible, False)
 
@@ -158,7 +158,7 @@ class Classify(Seq2Seq):
 
         inputs = {"tokens": tokens}
         if is_encoder:
-            inputs["visible"] = pad_rows([np.ones(len(row), bool) for row in rows], False)
+            inputs["visible"] = pad_rows([np.ones_like(row, bool) for row in rows], False)
 
         return make_batch(targets, n_tokens=sum(map(len, rows)), **inputs)
 

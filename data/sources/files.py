@@ -26,8 +26,11 @@ def find_files(path: str | list[str], cache: str) -> list[Path]:
         return [Path(place)]
     found = walk_files(place) if os.path.isdir(place) else glob.iglob(place, recursive=True)
     ours = os.path.join(os.path.abspath(expand_user(cache)), "")
-    names = [name for name in found if not os.path.abspath(name).startswith(ours)]
-    files = [Path(name) for name in sorted(names) if os.path.isfile(name)]
+    files = [
+        Path(name)
+        for name in sorted(found)
+        if os.path.isfile(name) and not os.path.abspath(name).startswith(ours)
+    ]
     if not files:
         raise DataError(f"there is no file at {path} (in {Path.cwd()})")
     return files

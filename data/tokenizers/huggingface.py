@@ -74,14 +74,12 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
 def merges_of(tokens: list[str]) -> list[tuple[str, str]]:
     """All pairs of earlier tokens that join to a later one, in the order of the later tokens.
     tiktoken keeps no merges: it joins any pair that is a token, the earliest one first."""
-    rank = {token: i for i, token in enumerate(tokens)}
     merges = []
-    for token, i in rank.items():
-        found = []
-        for cut in range(1, len(token)):
-            pair = token[:cut], token[cut:]
-            ranks = [rank.get(part, i) for part in pair]
-            if max(ranks) < i:
-                found.append((ranks, pair))
-        merges += [pair for _, pair in sorted(found)]
+    rank: dict[str, int] = {}  # of each earlier token
+
+    for token in tokens:
+        pairs = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
+        known = [pair for pair in pairs if rank.keys() >= {*pair}]
+        merges += sorted(known, key=lambda pair: [rank[part] for part in pair])
+        rank[token] = len(rank)
     return merges

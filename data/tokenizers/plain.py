@@ -97,12 +97,12 @@ class Tiktoken:
         )
         with errors_as(DataError, message):
             published = openai.ENCODING_CONSTRUCTORS[self.encoding]()
+
         id_of = published["mergeable_ranks"]
         ranks = to_base64(sorted(id_of, key=id_of.get))
         end = published["special_tokens"]["<|endoftext|>"]
-        others = [name for name in specials if name != "end"]
-        ids = {"end": end} | assign_ids(others, end + 1)
-        return BytePairTokenizer(published["pat_str"], ranks, ids)
+        names = dict.fromkeys(["end", *specials])  # each once
+        return BytePairTokenizer(published["pat_str"], ranks, assign_ids(names, end))
 
 
 KINDS["byte"] = ByteTokenizer
