@@ -114,11 +114,11 @@ def train(config: Config, origin: dict | None = None) -> float:
             recompute_blocks(model)
         train_module: nn.Module = loss_module
         if world.parallel == "ddp":
-            train_module = DistributedDataParallel(
-                loss_module, gradient_as_bucket_view=True, broadcast_buffers=False
-            )
+            train_module = DistributedDataParallel(loss_module, gradient_as_bucket_view=True)
+
         state.micro_batch_size = fit_micro_batch(run, train_module)
-        if world.size > 1:  # not before: a process that runs out of memory makes fewer passes
+        # only now: while it is fitted, a process that runs out of memory makes fewer passes
+        if world.size > 1:
             loss_module.register_forward_pre_hook(processes.share_buffers)
 
         # the folder of the run, with what it needs besides its weights

@@ -59,11 +59,11 @@ def run_hydra(main: Callable) -> int:
     return run_command(command)
 
 
-def exit_code(error: Any) -> Any:
+def exit_code(error: Any) -> int:
     """The exit code of a command that ends with this error, which is printed if it is one. Within
     Hydra, an interrupt is only the context of another error."""
-    if isinstance(error, SystemExit):
-        return error.code or 0
+    if isinstance(error, SystemExit) and not isinstance(error.code, str):
+        return int(error.code or 0)
     if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as if by SIGPIPE

@@ -36,7 +36,7 @@ def to_config(node: DictConfig) -> Config:
             raise ValueError(f"the file of {name}=... must begin with the line {line}")
 
     config: Config = construct("", Config, values)
-    if config.plan.gpu and not config.dry_run:
+    if config.plan.gpu is not None and not config.dry_run:
         raise ValueError("plan.gpu plans a run for another GPU: add dry_run=true")
     if all(OmegaConf.select(node, length) is None for length in LENGTHS):
         raise ValueError(f"a run needs a length: set one of {', '.join(LENGTHS)}")

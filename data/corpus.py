@@ -80,7 +80,7 @@ def choose_objective(input_kind: str, architecture: str) -> dict:
             if architecture in kind.architectures:
                 return read_yaml(path)
     if not known:
-        raise ValueError(f"no objective of configs/ is for {input_kind}: choose objective=")
+        raise ValueError(f"no objective of ours reads {input_kind}; set objective=")
     return read_yaml(known[0])
 
 

@@ -31,7 +31,7 @@ from data.store import TRAIN, VALIDATION, Corpus, TokenWriter, write_index
 from data.tokenizers.tokenizer import Tokenizer
 from data.tokenizers.train import Trainer
 
-FORMAT = 6  # of a corpus in the cache
+FORMAT = 7  # of a corpus in the cache
 # a part of the hash of pairs: change it when their order changes, so that older runs do not resume
 PAIR_ORDER = "epochs"
 JOB_BYTES = 1 << 19  # that a thread encodes at a time

@@ -51,5 +51,5 @@ def takes_groups(q_BHTD: Tensor, bias: Tensor | None) -> bool:
     only flash attention does, in 16 bits, without a mask, on Ampere or newer."""
     if not q_BHTD.is_cuda:
         return True
-    is_half = q_BHTD.dtype.itemsize == 2
+    is_half = q_BHTD.dtype.itemsize == 2 or torch.is_autocast_enabled("cuda")
     return is_half and bias is None and torch.cuda.get_device_capability(q_BHTD.device) >= (8, 0)

@@ -112,7 +112,7 @@ def chunk_gradients(
         # in bfloat16, a sum over the vocabulary would be off by a percent
         logits = logits.to(exact_dtype(rows_NC))
         if rows_NC.device.type in UNSLICED and not any(options.values()):
-            # keep the padding: 50,257 of 50,304 columns would be read at half the speed
+            # keep the padding: a slice of 50,257 of 50,304 columns is read at half the speed
             logits.detach()[:, padded.vocab_size :] = -math.inf  # their gradient is 0
         else:
             logits = logits[:, : padded.vocab_size]

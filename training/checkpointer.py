@@ -83,7 +83,7 @@ class Checkpointer:
         self.saved_step = state.step
         if world.is_main:
             plain = vars(state) | {"scaler": world.scaler.state_dict()}
-            # the thread is idle: what it has left has failed. Only the best step is tried again
+            # the thread is idle: what is unsaved has failed; only the best step is tried again
             failed = {step: old for step, old in self.unsaved.items() if step == state.best_step}
             self.unsaved = failed | {state.step: (copies, plain)}
             self.pending = self.executor.submit(self.write)

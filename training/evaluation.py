@@ -36,7 +36,9 @@ def evaluate(
         found: Iterable[Batch] = loader.evaluation(limit)
         if bar:
             found = bar.track(
-                found, (limit or loader.n) / loader.batch_size, description="evaluating"
+                found,
+                min(limit or loader.n, loader.n) / loader.batch_size,
+                description="evaluating",
             )
         for batch in found:
             # several processes would not all stop at the same batch

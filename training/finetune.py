@@ -65,8 +65,8 @@ def check_keys(keys: list[str]) -> None:
 
     if "experiment" in keys:
         warn(
-            "init_from sets model, tokenizer and, without optimizer=, the optimizer; "
-            "those of experiment= are not used"
+            "init_from sets model and tokenizer: those of experiment= are not used, nor is its Muon, "
+            "unless optimizer= names it"
         )
 
 

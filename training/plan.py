@@ -120,7 +120,7 @@ def run_lines(config: Config, cost: Cost, peak: float | None) -> Iterator[str]:
     plan = config.plan
     length = RunLength(replace(config.train, epochs=None), config.model.context_length)
     if math.isinf(length.scheduled_steps):
-        yield "training    a length unknown until the text is read, or set by the clock"
+        yield "training    a length unknown until the text is read, or train.minutes are over"
         return
 
     n_tokens = length.scheduled_steps * length.tokens_per_step

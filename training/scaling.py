@@ -16,8 +16,11 @@ class ScalingLaw:
         self.runs = torch.tensor(rows, dtype=torch.float64).reshape(-1, 4).T
         n, d, losses, _ = self.runs
         if len(n) < 8 or min(len(n.unique()), len(d.unique())) < 3:
-            count = f"these are {len(n)} that are finished and have parameters in metrics.jsonl"
-            raise ValueError(f"a law needs eight runs, of three sizes and three lengths; {count}")
+            raise ValueError(
+                "a law needs eight runs, of three sizes and three lengths; these are "
+                f"{len(n)} that are finished and have parameters in metrics.jsonl, of "
+                f"{len(n.unique())} sizes and {len(d.unique())} lengths"
+            )
 
         self.law = fit(n, d, losses)
         if not all(0.01 < exponent < 2 for exponent in self.law[2:].exp()):  # NaN, too

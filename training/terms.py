@@ -9,14 +9,13 @@ from torch import Tensor
 from training.run import Run
 from training.trials import without_traces
 
-# columns of metrics.jsonl: no other loss or metric may have these names, nor begin so
-TAKEN = {"step", "tokens", "seconds", "mfu", "loss", "lr", "grad_norm", "full", "parameters"}
-TAKEN |= {"dataset", "confusion"}
-PREFIXES = ("val_", "tokens_")
+# columns of metrics.jsonl: no other loss or metric may have these names
+TAKEN = {"step", "tokens", "seconds", "tokens_per_second", "mfu", "full", "loss", "lr", "grad_norm"}
+TAKEN |= {"parameters", "dataset", "confusion"}
 
 
 def check_column(name: str) -> None:
-    if name in TAKEN or name.startswith(PREFIXES):
+    if name in TAKEN or name.startswith("val_"):
         raise ValueError(f"a loss or metric has the name {name!r}, which is taken; rename it")
 
 

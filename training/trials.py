@@ -40,6 +40,7 @@ def fit_on_gpu(run: Run, train_module: Any, rows: int) -> int:
 def runs_out_of_memory(run: Run, train_module: Any, batch: Batch) -> bool:
     # without an exchange by DDP: a process would wait for one that has run out of memory
     train_module.require_backward_grad_sync = False
+    train_module.require_forward_param_sync = False
     try:
         with without_traces(train_module):
             for _ in range(2):

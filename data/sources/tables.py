@@ -39,8 +39,9 @@ def numbered(name: object, rows: Iterable) -> Rows:
 
 
 def json_rows(path: Path, fields: list[str], encoding: str) -> Rows:
-    """The rows of JSON Lines, which may be lists, or of a JSON list: this begins with a bracket, and
-    ends in the first line only if that is alone. The datasets library would parse dates in texts."""
+    """The rows of JSON Lines, which may be lists, or of a JSON list: a file that begins with a
+    bracket which its first line does not close, or that has only this line. (The datasets library
+    would parse dates in texts.)"""
     lines = filter(str.strip, read_lines(path, encoding))
     first = next(lines, "").strip()
     has_more = next(lines, None) is not None
@@ -119,7 +120,7 @@ def text_of(place: str, row: Any, field: str, kinds: Any = str) -> str:
     value = look_up(row, field)
     if not isinstance(value, kinds):
         is_chat = not row.keys().isdisjoint(("messages", "prompt", "instruction"))
-        hint = "conversations are read by data=chat; " if is_chat else ""
+        hint = "conversations are read by data=chat; " if is_chat and field not in row else ""
         names = ", ".join(row)
         if not names.isprintable():
             hint = "it may be in another data.encoding; "
@@ -148,7 +149,7 @@ def read_turns(place: str, row: Any) -> list[str]:
     if messages is None and question:
         asked = text_of(place, row, question)
         if row.get("input"):
-            asked += "\n\n" + text_of(place, row, "input")
+            asked += "\n\n" + text_of(place, row, "input", str | int)
         system = ["system", row["system"]] if row.get("system") else []
         messages = to_messages([*system, "user", asked, "assistant", row.get(PAIRS[question])])
 

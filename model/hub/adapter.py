@@ -31,6 +31,7 @@ def export_adapter(run: str | Path, which: str, folder: Path) -> str:
     match = read_hf_config(resolve_folder(base))
     same = match.spec | {"context_length": model.context_length}  # it may be shorter
     refuse_changes(spec_from_model(model), same)
+
     model_type = match.family.model_type
     found = resolve(match.table(), adapters)
     written = {name for _, names in found.values() for name in names}

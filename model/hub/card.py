@@ -10,10 +10,10 @@ from model.weights import count_parameters
 def model_card(run: Path, loaded: LoadedRun) -> str:
     model, tokenizer, settings, step = loaded
     data = settings["choices"].get("data", "unknown")
-    if settings["code"]:  # it was trained here
+    if settings["choices"]:  # it was trained by a command
         origin = " ".join(["python train.py", *settings["overrides"]])
-    else:  # imported from ...
-        origin = (run / "environment.txt").read_text(encoding="utf-8").strip()
+    else:  # the program that trained it, or imported from ...
+        *_, origin = (run / "environment.txt").read_text(encoding="utf-8").splitlines()
 
     metrics = "not measured"
     for row in read_rows(run / "metrics.jsonl"):  # an imported run has none

@@ -22,7 +22,7 @@ from model.hub.tokenizer import auto_tokenizer
 from model.weights import model_tensors
 
 GGUF = ".gguf"
-KEYS = {  # {key of the file: its value in metadata()}
+KEYS = {  # {key of the file: the option whose value metadata() writes}
     "context_length": "context_length",
     "embedding_length": "d_model",
     "block_count": "n_layers",
@@ -169,6 +169,7 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
             kind = kinds.CONTROL if added[i].special else kinds.USER_DEFINED
         tokens.append(token or f"[PAD{i}]")
         types.append(kind)
+
     writer.add_token_list(tokens)
     writer.add_token_types(types)
 
@@ -177,6 +178,7 @@ def add_tokenizer(writer: Any, tokenizer: Tokenizer, folder: Path) -> None:
         raise HubError("llama.cpp has no such template: it adds one start and one end token")
     if len(tokenizer.end_ids) > 3:
         warn("llama.cpp has three end tokens, so it does not stop at the others")
+
     roles = zip(("bos", "eos", "eot", "eom"), [tokenizer.start, *tokenizer.end_ids], strict=False)
     special.special_token_ids |= dict(roles)
     special.add_special_token |= {"bos": bool(before), "eos": bool(after)}
@@ -200,6 +202,7 @@ def warn_of_ids(library: Any, split: str) -> None:
     differences = {
         "does not normalize text": library.normalizer is not None,
         "keeps spaces around added tokens": any(token.lstrip or token.rstrip for token in added),
+        "finds added tokens within words": any(token.single_word for token in added),
         "applies merges in another way": library.model.ignore_merges != (split == "llama-bpe")
         and has_unmerged_words(library),
     }

@@ -3,8 +3,8 @@
 from model.hub.families import bart, bert, decoders, gpt2, gpt_neox, llama, t5
 from model.hub.family import Family
 
-# export takes the first that fits: of a file, the first in it; and a RoBERTa with one token type
-# before BERT, because it fits fewer models
+# export takes the first that fits: within a file, in the order there; a RoBERTa with one token type
+# comes before BERT, because it fits fewer models
 ONE_TYPE = bert.ROBERTA.derive("roberta", values={"type_vocab_size": {1: 1}})
 ALL = [ONE_TYPE]
 for module in (gpt2, llama, decoders, gpt_neox, bert, t5, bart):
