@@ -16,7 +16,8 @@ from configs.schema import Config
 
 # taken literally: names and paths may have characters that mean something to Hydra
 VERBATIM = ["name", "init_from", "parts", "adapt.layers", "data.path", "data.val_path", "data.id"]
-VERBATIM += ["data.source", "data.target", "data.cache"]
+VERBATIM += ["data.source", "data.target", "data.cache", "data.field", "data.label", "data.name"]
+VERBATIM += ["data.split", "data.revision"]
 LENGTHS = ("train.steps", "train.tokens", "train.epochs", "train.minutes")
 
 

@@ -23,7 +23,10 @@ def main(args: list[str] | None = None) -> None:
     from model.pretrained import init_tokenizer
     from training.settings import new_config
 
-    config, _ = new_config(compose_node(overrides), {}, overrides)
+    node = compose_node(overrides)
+    if node.resume:
+        raise ValueError("this shows the data of a new run: give its data= instead of resume=")
+    config, _ = new_config(node, {}, overrides)
     loaders = load_data(config, init_tokenizer(config.init_from) if config.init_from else None)
     train = loaders.train
     file = train.file

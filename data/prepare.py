@@ -128,7 +128,7 @@ def tokenize(
         if not part.n_tokens:
             raise DataError(
                 f"the {part.split} split is empty; change data.val_fraction or data.val_path, or "
-                "give more texts"
+                "give more texts (equal ones, and pairs with one source, are in one split)"
             )
 
     write_index(folder, options, tokenizer, [train, validation], skipped)

@@ -85,5 +85,8 @@ class Text(Files):
             if self.split_on == "file":
                 yield Document(path, None, self.encoding)
                 continue
-            for number, line in enumerate(read_lines(path, self.encoding), 1):
-                yield Document(f"{path}:{number}", [line])
+            try:
+                for number, line in enumerate(read_lines(path, self.encoding), 1):
+                    yield Document(f"{path}:{number}", [line])
+            except DataError as error:  # the rest of a damaged file
+                yield Document(path, error)

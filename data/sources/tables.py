@@ -148,10 +148,11 @@ def read_turns(place: str, row: Any) -> list[str]:
 
     if messages is None and question:
         asked = text_of(place, row, question)
-        if row.get("input"):
+        if row.get("input") not in (None, ""):
             asked += "\n\n" + text_of(place, row, "input", str | int)
         system = ["system", row["system"]] if row.get("system") else []
-        messages = to_messages([*system, "user", asked, "assistant", row.get(PAIRS[question])])
+        answer = text_of(place, row, PAIRS[question])
+        messages = to_messages([*system, "user", asked, "assistant", answer])
 
     if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")

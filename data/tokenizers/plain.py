@@ -50,7 +50,7 @@ class CharTokenizer(Tokenizer):
         if len(ids) and ids.min() < 0:
             unknown = text[int(np.argmax(ids < 0))]
             raise ValueError(
-                f"{unknown!r} is not among the characters of the tokenizer; try tokenizer=bpe"
+                f"{unknown!r} is not among the characters of the tokenizer; try tokenizer=bpe in a new run"
             )
         return ids
 
