@@ -70,14 +70,20 @@ def read_runs(paths: list[Path]) -> list[RunEnd]:
 def read_run(folder: Path) -> RunEnd:
     stored = read_config(folder)
     choices = stored.pop("choices")
-    chosen = list(map(key_of, stored.pop("overrides")))
+    named = [*map(key_of, stored.pop("overrides")), "code", "dataset"]
     last: dict = {}
     for row in read_rows(folder / "metrics.jsonl"):
         last |= row
 
     settings = flatten(stored) | choices
-    settings |= {"name": None, "seed": None, "dataset": last.get("dataset")}
-    chosen += [key for key in settings if key.startswith("code")]
+    settings |= {"name": None, "seed": None, "dataset": f"{last.get('dataset', ''):.8}"}
+    # a group such as size is a key itself; data.sources=... stands for all keys in it
+    chosen = [
+        key
+        for name in named
+        for key in settings
+        if key == name or (name not in settings and key.startswith(f"{name}."))
+    ]
     texts = {key: str(value) for key, value in settings.items()}
     return RunEnd(folder, stored["seed"], texts, chosen, last)
 

@@ -118,15 +118,17 @@ def ways_to_fit(config: Config, cost: Cost, limit: float) -> Iterator[str]:
 def run_lines(config: Config, cost: Cost, peak: float | None) -> Iterator[str]:
     """Lines about the whole run, if its length does not depend on the text or the clock."""
     plan = config.plan
-    length = RunLength(replace(config.train, epochs=None), config.model.context_length)
+    train = config.train
+    length = RunLength(replace(train, epochs=None), config.model.context_length)
     if math.isinf(length.scheduled_steps):
         yield "training    a length unknown until the text is read, or train.minutes are over"
         return
 
     n_tokens = length.scheduled_steps * length.tokens_per_step
-    recomputed = 4 / 3 if config.train.recompute == "block" else 1
-    flops = length.scheduled_steps * config.train.batch_size * cost.flops * recomputed
-    yield f"training    {length.scheduled_steps:,} steps, {n_tokens:,} tokens, {flops:.2e} FLOPs"
+    recomputed = 4 / 3 if train.recompute == "block" else 1
+    flops = length.scheduled_steps * train.batch_size * cost.flops * recomputed
+    steps = f"{'at most ' * bool(train.epochs or train.minutes)}{length.scheduled_steps:,} steps"
+    yield f"training    {steps}, {n_tokens:,} tokens, {flops:.2e} FLOPs"
     if peak:
         hours = flops / (peak * plan.mfu) / 3600
         time = f"{hours / plan.world:,.1f} hours at plan.mfu={plan.mfu:g}"

@@ -80,6 +80,6 @@ def truncate_logs(folder: Path, step: int) -> None:
             continue
         kept = []
         for row in read_rows(path):
-            if step > 0 and row["step"] <= step and not row.get("full"):
+            if step > 0 and row.get("step", 0) <= step and not row.get("full"):
                 kept.append(json.dumps(row) + "\n")
         atomic_write(path, "".join(kept))

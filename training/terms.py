@@ -64,7 +64,7 @@ class Terms:
                 if isinstance(term, tuple):
                     added = self.scaled((module, name), *term)
                 else:
-                    added = micro_targets * term
+                    added = micro_targets * torch.as_tensor(term)
                 losses[name] = losses.get(name, 0.0) + added
 
     def scaled(self, key: Any, total: Tensor, n: Any) -> Tensor:

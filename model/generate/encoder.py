@@ -34,11 +34,11 @@ def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]
     modes += [older for older in options if older.startswith("pooling_mode") and options[older]]
     mode = " and ".join(filter(None, modes))
 
-    has_dense = "Dense" in modules
-    if mode not in POOLINGS or has_dense:
-        what = f"{mode} pooling" + ", then dense layers" * has_dense
-        raise ValueError(f"--embed auto does not have {what}; choose mean or first")
-
+    if mode not in POOLINGS or "Dense" in modules:
+        raise ValueError(
+            f"--embed auto does not have {mode} pooling"
+            f"{' with dense layers' * ('Dense' in modules)}; choose mean or first"
+        )
     return POOLINGS[mode], "Normalize" in modules
 
 

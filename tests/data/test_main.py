@@ -38,6 +38,16 @@ def test_every_objective(run, overrides):
     assert all(part in out for part in SEEN[overrides]), out
 
 
+def test_the_data_of_a_run_is_not_shown(run):
+    assert "give its data= instead of resume=" in run("name=a", "resume=true", code=2).err
+
+
+def test_fields_may_have_any_name(run):
+    write_rows("odd.jsonl", [{"0": str(i), "a(1)": "b"} for i in range(40)])
+    found = run("data=pairs", "data.path=odd.jsonl", "data.source=0", "data.target=a(1)")
+    assert "b<end>" in found.out
+
+
 def test_a_large_text_is_announced(run, monkeypatch):
     """Training a tokenizer and encoding may take minutes."""
     monkeypatch.setattr("data.prepare.LARGE", len(TEXT))

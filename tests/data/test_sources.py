@@ -143,6 +143,9 @@ def test_compressed_files_read_as_plain_ones(ending, codec):
     Path(place).write_bytes(whole[:-9])
     with refused(f"cannot read {place}: Truncated", DataError):
         read(text(place))
+    *_, rest = text(place, split_on="line").documents()
+    with refused(f"cannot read {place}: Truncated", DataError):
+        rest.chunks()
 
 
 def test_a_list_of_files_and_files_for_validation(tmp_path):

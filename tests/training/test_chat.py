@@ -190,6 +190,7 @@ def test_rows_of_other_forms():
     assert read_turns("", {"prompt": "a", "completion": "b", "input": "", "system": ""}) == pair
     row = {"instruction": "a", "input": "c", "output": "b", "system": "s"}
     assert read_turns("", row) == ["system", "s", "user", "a\n\nc", "assistant", "b"]
+    assert read_turns("", row | {"input": 0})[3] == "a\n\n0"
     assert read_turns("", [message | {"name": None} for message in to_messages(pair)]) == pair
 
 

@@ -91,6 +91,15 @@ def make_run(name, seed=0, loss=3.0, code="a", overrides=(), figures=(), full=Tr
     (folder / "metrics.jsonl").write_text(json.dumps(row) + '\n{"step": 6, "lo')
 
 
+def test_a_swept_group_of_settings_and_another_text_have_columns(compare):
+    for name, weight in {"a": 1, "b": 2}.items():
+        data = {"data": {"sources": {"x": {"weight": weight, "kind": "text"}}}}
+        make_run(name, 0, 3.0, overrides=["data.sources={}"], figures={"dataset": 9 * name}, **data)
+    output = compare("a", "b")
+    assert column(output, "data.sources.x.weight") == ["1", "2"]
+    assert column(output, "dataset") == ["aaaaaaaa", "bbbbbbbb"] and " kind" not in output
+
+
 def test_seeds_are_one_row_with_mean_and_deviation(compare):
     """The same seeds are paired: the mean of 0.1, 0.2 and 0.3 is 0.2, with a deviation of 0.1. A run
     whose loss is not a number is last."""

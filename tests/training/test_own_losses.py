@@ -91,6 +91,11 @@ def test_a_term_with_a_count_of_its_own_does_not_change_with_the_micro_batch(row
     torch.testing.assert_close(list(model.parameters()), expected, rtol=1e-6, atol=1e-7)
 
 
+def test_a_term_may_be_a_number(monkeypatch):
+    monkeypatch.setattr(Own, "losses", lambda own: {"size": 0.0})
+    assert with_loss(make_model())(*make_batch())["size"].item() == 0
+
+
 def test_a_term_that_is_counted_later(monkeypatch):
     """Its count is known before the first backward pass of a step, or it is refused."""
     module = with_loss(make_model())
