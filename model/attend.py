@@ -64,7 +64,7 @@ def attend(
     rounding, and used where it is faster."""
     if q_BHTD.is_cuda:
         by_matmuls = prefers_matmuls_on_cuda(q_BHTD, mask.bias)
-    else:  # in 16 bits, for up to 512 tokens; in eager float32 the kernel is faster (see cpu.py)
+    else:  # in eager mode, matmuls are faster only in 16 bits, for up to 512 tokens (see cpu.py)
         by_matmuls = prefers_matmuls_on_cpu(q_BHTD, k_BGSD, v_BGSE)
 
     if logit_softcap is None and not by_matmuls:

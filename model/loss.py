@@ -103,7 +103,7 @@ def chunk_gradients(
     is trained. torch.compile makes one graph of this function, which serves any number of chunks.
     On a GPU, while all options are off, chunk_loss gets logits whose last columns pad the
     vocabulary and are -inf."""
-    # the parameters are inputs only if they are trained
+    # gradients are taken of inputs: parameters are among them only if they are trained
     inputs = [rows_NC, *padded.parameters] if padded.is_trained else [rows_NC]
 
     def loss_of(rows_NC: Tensor, *trained: Tensor) -> Tensor:

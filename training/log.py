@@ -61,7 +61,7 @@ class Log:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Measure the training speed from here, the last row: an evaluation does not count."""
+        """Measure the training speed from now on: an evaluation before it does not count."""
         self.last_time = time.perf_counter()
         self.last_step = self.state.step
         self.last_tokens = self.state.tokens
