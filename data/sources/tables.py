@@ -144,15 +144,15 @@ def read_turns(place: str, row: Any) -> list[str]:
     output are two messages, after a system text if there is one."""
     row = row if isinstance(row, dict) else {"messages": row}
     messages = row.get("messages")
-    question = next((name for name in PAIRS if name in row), None)
 
-    if messages is None and question:
-        asked = text_of(place, row, question)
-        if row.get("input") not in (None, ""):
-            asked += "\n\n" + text_of(place, row, "input", str | int)
-        system = ["system", row["system"]] if row.get("system") else []
-        answer = text_of(place, row, PAIRS[question])
-        messages = to_messages([*system, "user", asked, "assistant", answer])
+    for question, answer in PAIRS.items():
+        if messages is None and {question, answer} <= row.keys():  # the first that a row has
+            asked = text_of(place, row, question)
+            if row.get("input") not in (None, ""):
+                asked += "\n\n" + text_of(place, row, "input", str | int)
+            system = ["system", row["system"]] if row.get("system") else []
+            said = text_of(place, row, answer)
+            messages = to_messages([*system, "user", asked, "assistant", said])
 
     if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")

@@ -35,7 +35,7 @@ def generation_rules(settings: str, options: Namespace) -> dict:
 
 @dataclass
 class LogitsProcessor:
-    """Forbids tokens, whose logits become -inf, or forces one."""
+    """Changes logits as the rules say; those of forbidden tokens become -inf."""
 
     rules: dict
     prompts: Rows

@@ -63,8 +63,7 @@ class Client(BaseHTTPRequestHandler):
             answer = request.answer(request.rows)
         except Exception as error:  # whatever was asked, the server goes on
             status = 400
-            reason = f"{error}" + " is unknown or missing" * isinstance(error, KeyError)
-            answer = json.dumps({"error": {"message": f"{self.path}: {reason}"}})
+            answer = json.dumps({"error": {"message": f"{self.path}: {error}"}})
 
         if streams:
             self.send_event(answer)
@@ -109,7 +108,7 @@ class Request:
                 values = value if isinstance(value, list) else [value]
                 flags += [f"--{FLAGS[name]}={each}" for each in values]
             elif value and name not in IGNORED:
-                raise ValueError(f"unknown setting {name}; choose from {', '.join(FLAGS)}")
+                raise ValueError(f"unknown setting {name}; choose from {', '.join(FLAGS)}, stream")
 
         options = parse_options(flags)
         if options.n > 128:

@@ -109,8 +109,8 @@ def export_gguf(
 
 
 def refuse_unread(found: Match) -> None:
-    """Refuse a class that llama.cpp does not have, and options that it does not read from a file,
-    unless they are the defaults of the class."""
+    """Refuse a class that llama.cpp does not have, and a model that it would see in another way: it
+    reads some options from the file, and assumes the defaults of the class for the others."""
     family, spec, config = found
     if family.model_type not in READ:
         raise HubError(
@@ -118,15 +118,17 @@ def refuse_unread(found: Match) -> None:
             "(or gpt2, qwen2, smollm3, gemma3 or olmo2)"
         )
 
-    assumed = type(config)(**{key: getattr(config, key) for key in SIZES})
+    usual = type(config)(**{key: getattr(config, key) for key in SIZES})
     with naming("llama.cpp"):
-        own = {option: spec[option] for option in READ[family.model_type] if option in spec}
-        refuse_changes(spec, read_config(family, assumed) | own)
+        assumed = read_config(family, usual)
+        read = {option: spec[option] for option in READ[family.model_type] if option in spec}
+        refuse_changes(spec, assumed | read)
 
 
 def metadata(spec: Spec) -> Spec:
-    """{key of the file: value}. Where layers have two ropes, as in Gemma 3, the spec has that of the
-    layers with a window, and its changes have the other."""
+    """{key of the file: value}. If layers differ, the spec has the options of the first one, and its
+    changes those of the others. In Gemma 3 the first has a window and a rope of its own (in another
+    order, refuse_unread() refuses it); the others see all positions."""
     options = with_kv_heads(spec)
     for changes in spec.get("layers") or ():
         options |= changes
