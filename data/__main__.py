@@ -24,7 +24,7 @@ def main(args: list[str] | None = None) -> None:
     from training.settings import new_config
 
     node = compose_node(overrides)
-    if node.resume:
+    if node.resume is True:
         raise ValueError("this shows the data of a new run: give its data= instead of resume=")
     config, _ = new_config(node, {}, overrides)
     loaders = load_data(config, init_tokenizer(config.init_from) if config.init_from else None)

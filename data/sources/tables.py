@@ -119,8 +119,8 @@ def text_of(place: str, row: Any, field: str, kinds: Any = str) -> str:
         raise DataError(f'{place}: expected an object such as {{"{field}": "..."}}')
     value = look_up(row, field)
     if not isinstance(value, kinds):
-        is_chat = not row.keys().isdisjoint(("messages", "prompt", "instruction"))
-        hint = "conversations are read by data=chat; " if is_chat and field not in row else ""
+        is_chat = "messages" in row or (field not in row and not row.keys().isdisjoint(PAIRS))
+        hint = "conversations are read by data=chat; " if is_chat else ""
         names = ", ".join(row)
         if not names.isprintable():
             hint = "it may be in another data.encoding; "
@@ -148,11 +148,12 @@ def read_turns(place: str, row: Any) -> list[str]:
     for question, answer in PAIRS.items():
         if messages is None and {question, answer} <= row.keys():  # the first that a row has
             asked = text_of(place, row, question)
-            if row.get("input") not in (None, ""):
-                asked += "\n\n" + text_of(place, row, "input", str | int)
-            system = ["system", row["system"]] if row.get("system") else []
-            said = text_of(place, row, answer)
-            messages = to_messages([*system, "user", asked, "assistant", said])
+            given = row.get("input")
+            if given or type(given) in (int, float):  # 0 is an input, false is none
+                asked += "\n\n" + text_of(place, row, "input", str | int | float)
+            turns = ["system", row["system"]] if row.get("system") else []
+            turns += ["user", asked, "assistant", text_of(place, row, answer)]
+            messages = to_messages(turns)
 
     if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")

@@ -17,7 +17,7 @@ def model_card(run: Path, loaded: LoadedRun) -> str:
 
     metrics = "not measured"
     for row in read_rows(run / "metrics.jsonl"):  # an imported run has none
-        if row["step"] == step and "val_loss" in row:
+        if row.get("step") == step and "val_loss" in row:
             metrics = ", ".join(f"{name} {row[name]:.6g}" for name in row if "val" in name)
 
     return f"""---
