@@ -36,8 +36,8 @@ def choose_pooling(name: Pooling, files: dict[str, str]) -> tuple[Pooling, bool]
 
     if mode not in POOLINGS or "Dense" in modules:
         raise ValueError(
-            f"--embed auto does not have {mode} pooling"
-            f"{' with dense layers' * ('Dense' in modules)}; choose mean or first"
+            f"the imported model has {mode} pooling{' with dense layers' * ('Dense' in modules)}, "
+            "which --embed auto does not have; choose mean or first"
         )
     return POOLINGS[mode], "Normalize" in modules
 
