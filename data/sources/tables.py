@@ -151,9 +151,9 @@ def read_turns(place: str, row: Any) -> list[str]:
             given = row.get("input")
             if given or type(given) in (int, float):  # 0 is an input, false is none
                 asked += "\n\n" + text_of(place, row, "input", str | int | float)
-            turns = ["system", row["system"]] if row.get("system") else []
-            turns += ["user", asked, "assistant", text_of(place, row, answer)]
-            messages = to_messages(turns)
+            texts = ["system", row["system"]] if row.get("system") else []
+            texts += ["user", asked, "assistant", text_of(place, row, answer)]
+            messages = to_messages(texts)
 
     if not messages or not isinstance(messages, list):
         raise DataError(f"{place} has {row!r:.60}; {EXPECTED}")

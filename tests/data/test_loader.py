@@ -69,7 +69,7 @@ def test_shares_of_a_batch_have_equally_many_rows(batched):
     """Of processes that must run equally many forward passes, however few rows there are."""
     for batch in batched().evaluation(limit=6):
         n_rows = len(batch.targets)
-        for size in (1, 3, 7):
+        for size in (1, 2, 3, 4, 7):
             shares = [batch.share(rank, size) for rank in range(size)]
             assert {len(share.targets) for share in shares} == {math.ceil(n_rows / size)}
             assert sum(share.count for share in shares) == batch.count
@@ -104,7 +104,7 @@ def pairs_of(n, batch_size, seed=0):
     return made
 
 
-SIZES = [(300, 16), (300, 300), (301, 300), (5, 8), (1, 3), (4097, 32)]
+SIZES = [(300, 16), (282, 7), (300, 300), (301, 300), (5, 8), (1, 3), (4097, 32), (19_011, 64)]
 
 
 @pytest.mark.parametrize("n, batch_size", SIZES)
